@@ -1,0 +1,53 @@
+# make demo | test | test-slow | lint | bench
+# PyPI's torch for Linux carries CUDA (gigabytes). For the CPU build of PyTorch's own index:
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+GLORO := .venv-gloro
+
+.PHONY: demo test test-slow lint bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/digits.py
+
+test: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --numprocesses auto
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses auto -m slow --durations 10
+	$(BIN)/python benchmarks/tightness.py
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev $(GLORO)/.ready
+	$(BIN)/python benchmarks/head.py --gloro $(GLORO)/bin/python
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) $(INDEX) torch
+	$(PIP) $(INDEX) --editable '.[report]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(PIP) $(INDEX) --editable '.[report,dev]'
+	@touch $@
+
+# gloro, the other implementation of the paper, for comparison only; it needs an old TensorFlow, so an environment of its own.
+$(GLORO)/.ready:
+	$(PYTHON) -m venv $(GLORO)
+	$(GLORO)/bin/python -m pip install --quiet --disable-pip-version-check gloro==1.1.1 tensorflow==2.15.1
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(GLORO) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs

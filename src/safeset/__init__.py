@@ -1,0 +1,49 @@
+"""safeset: classifiers whose answers are certified sets.
+
+The names below are loaded when first used, so that importing the package alone does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from safeset.certificates import Certificate as Certificate
+    from safeset.certify import certify_logits as certify_logits
+    from safeset.certify import membership_radii as membership_radii
+    from safeset.certify import target_table as target_table
+    from safeset.constants import HeadConstants as HeadConstants
+    from safeset.errors import ArgumentError as ArgumentError
+    from safeset.errors import SafesetError as SafesetError
+    from safeset.guarantees import Affinity as Affinity
+    from safeset.guarantees import Guarantee as Guarantee
+    from safeset.guarantees import RelaxedTopK as RelaxedTopK
+    from safeset.guarantees import Standard as Standard
+    from safeset.guarantees import TopK as TopK
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Certificate": "certificates",
+    "certify_logits": "certify",
+    "membership_radii": "certify",
+    "target_table": "certify",
+    "HeadConstants": "constants",
+    "ArgumentError": "errors",
+    "SafesetError": "errors",
+    "Affinity": "guarantees",
+    "Guarantee": "guarantees",
+    "RelaxedTopK": "guarantees",
+    "Standard": "guarantees",
+    "TopK": "guarantees",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'safeset' has no attribute {name!r}")
+    return getattr(import_module(f"safeset.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,185 @@
+"""From logits and Lipschitz constants, wherever they come from, to certificates."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from safeset.certificates import Certificate, check_epsilon
+from safeset.constants import HeadConstants, MatrixConstants, Numbers, as_constants, as_tensor
+from safeset.errors import expected, nearest
+from safeset.guarantees import Guarantee, TopK, as_guarantee
+from safeset.margins import METHODS, best_classes
+from safeset.radii import AffineError, target_radii, window_radii
+
+Error = AffineError | tuple[float | Tensor, float | Tensor] | float | Tensor | None
+
+
+def certify_logits(
+    logits: Numbers,
+    lipschitz: Numbers | HeadConstants | MatrixConstants,
+    epsilon: float,
+    guarantee: Guarantee | str,
+    *,
+    method: str | None = None,
+    error: Error = None,
+    class_names: Sequence[str] | None = None,
+) -> Certificate:
+    """Certified prediction sets from logits and Lipschitz constants, wherever they come from.
+
+    Args:
+        logits: (batch, classes) f(x), taken as exact unless ``error`` says otherwise. A row with NaN or ±∞ is rejected.
+        lipschitz: a symmetric (classes, classes) matrix K of upper bounds of the Lipschitz constants of f_j − f_i, in
+            the L2 norm (the diagonal is ignored, +∞ is "unknown"), or ``HeadConstants(rows, scale)`` of a linear head.
+        epsilon: radius of the closed L2 ball, in the units of the network's input.
+        guarantee: `Standard`, `TopK`, `RelaxedTopK`, `Affinity`, or a text such as ``"rt3"``.
+        method: ``"uniform"`` (the paper), ``"floating"`` or ``"joint"``, each at least as strong as the one before. By
+            default ``"joint"`` for `HeadConstants` and ``"floating"`` for a matrix, which ``"joint"`` cannot use.
+        error: rounding error of each computed f_j − f_i at radius ε: a number or tensor e₀, or (e₀, slope) for
+            e₀ + slope·ε; tensors are (batch,), or broadcast to (batch, classes, classes). By default 0.
+        class_names: for printing and records.
+
+    Returns:
+        A `Certificate` in float64, on the device of the logits.
+
+    Raises:
+        ArgumentError: for constants that are NaN, negative, asymmetric or misshapen, a negative or infinite epsilon, a
+            guarantee that needs more classes.
+
+    >>> certificate = certify_logits(torch.tensor([[2.0, 1.9, 0.0]]), torch.ones(3, 3), 0.5, "rt2")
+    >>> print(certificate)
+    Certificate(1 of 1 points certified, RelaxedTopK(2), epsilon=0.5, method='floating')
+      0: {0, 1} up to 1.9
+    """
+    raw = check_logits(logits)
+    classes = raw.shape[1]
+    guarantee = as_guarantee(guarantee)
+    k = guarantee.largest_k(classes)
+    constants = as_constants(lipschitz).checked(classes, raw.device)
+    method = check_method(method, constants)
+    epsilon = check_epsilon(epsilon)
+    # Rank what can be ranked, so that accuracy is right beside ±∞; a row with NaN ranks nowhere.
+    unranked = raw.isnan().any(dim=1)
+    ranking = best_classes(raw.masked_fill(unranked[:, None], 0.0), k)
+    eligible = guarantee.eligible(ranking, classes)
+    finite = raw.isfinite().all(dim=1)
+    windows = window_radii(
+        raw.masked_fill(~finite[:, None], 0.0),
+        ranking,
+        eligible & finite[:, None],
+        constants,
+        method,
+        error=check_error(error, raw),
+    )
+    certificate = Certificate(
+        windows=windows,
+        ranking=ranking.masked_fill(unranked[:, None], -1),
+        eligible=eligible,
+        classes=classes,
+        epsilon=epsilon,
+        guarantee=guarantee,
+        method=method,
+    )
+    return certificate if class_names is None else certificate.named(class_names)
+
+
+def membership_radii(
+    logits: Numbers,
+    lipschitz: Numbers | HeadConstants | MatrixConstants,
+    k: int,
+    *,
+    error: Error = None,
+) -> Tensor:
+    """For each class, the radius below which it stays among the k best: the k-th least of {t_ji : i ≠ j}.
+
+    The property of Jia et al. (2020), here deterministic. Arguments as for `certify_logits`; k < classes.
+
+    Returns:
+        (batch, classes) float64; 0 for a class that is not safely among the k best at x.
+
+    >>> membership_radii(torch.tensor([[2.0, 1.0, 0.0]]), torch.ones(3, 3), 2).round(decimals=9)
+    tensor([[2., 1., 0.]], dtype=torch.float64)
+    """
+    raw = check_logits(logits)
+    k = TopK(k).largest_k(raw.shape[1])
+    return torch.stack([radii.kthvalue(k, dim=1).values for radii in _targets(raw, lipschitz, error)], dim=1)
+
+
+def target_table(
+    logits: Numbers,
+    lipschitz: Numbers | HeadConstants | MatrixConstants,
+    *,
+    error: Error = None,
+) -> Tensor:
+    """The directed table t_ji: below entry [j, i] class i cannot overtake class j. Any cost matrix is answered from it.
+
+    Arguments as for `certify_logits`.
+
+    Returns:
+        (batch, classes, classes) float64; 0 where i is not safely below j at x, ∞ on the diagonal.
+
+    >>> target_table(torch.tensor([[2.0, 1.0]]), torch.ones(2, 2)).round(decimals=9)
+    tensor([[[inf, 1.],
+             [0., inf]]], dtype=torch.float64)
+    """
+    return torch.stack(list(_targets(check_logits(logits), lipschitz, error)), dim=1)
+
+
+def check_logits(logits: Numbers) -> Tensor:
+    """Logits in float64, detached, if they are real numbers of shape (batch, classes)."""
+    raw = as_tensor(logits, "`logits`").detach()
+    if raw.ndim != 2 or raw.shape[1] < 2 or raw.is_complex() or raw.dtype == torch.bool:
+        raise expected(
+            "`logits` to be real numbers of shape (batch, classes) with at least 2 classes",
+            f"shape {tuple(raw.shape)}, {raw.dtype}",
+            "For one point, give logits[None]." if raw.ndim == 1 else "",
+        )
+    return raw.double()
+
+
+def check_method(method: str | None, constants: HeadConstants | MatrixConstants) -> str:
+    """The method, or the best one for the constants."""
+    factored = isinstance(constants, HeadConstants)
+    if method is None:
+        return "joint" if factored else "floating"
+    if method not in METHODS:
+        raise expected(f"`method` to be one of {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
+    if method == "joint" and not factored:
+        raise expected(
+            "HeadConstants(rows, scale) for the method 'joint', which needs the angles between the head's rows",
+            "a matrix of constants",
+            "Use method='floating'.",
+        )
+    return method
+
+
+def check_error(error: Error, logits: Tensor) -> AffineError:
+    """Offset and slope, each 0 or a float64 view of shape (batch, classes, classes)."""
+    batch, classes = logits.shape
+
+    def part(value: float | Tensor, name: str) -> float | Tensor:
+        tensor = torch.as_tensor(value, dtype=torch.float64, device=logits.device).detach()
+        if not bool(((tensor >= 0) & (tensor < math.inf)).all()):
+            raise expected(f"the {name} of `error` to be finite and ≥ 0", value)
+        if tensor.ndim == 0 and not tensor:
+            return 0.0
+        try:
+            return (tensor[:, None, None] if tensor.ndim == 1 else tensor).expand(batch, classes, classes)
+        except RuntimeError:
+            shapes = f"({batch},) or to broadcast to ({batch}, {classes}, {classes})"
+            raise expected(f"the {name} of `error` to have shape {shapes}", f"shape {tuple(tensor.shape)}") from None
+
+    if isinstance(error, tuple):
+        if len(error) != 2:
+            raise expected("`error` to be an offset, or a pair (offset, slope)", f"{len(error)} values")
+        return AffineError(part(error[0], "offset"), part(error[1], "slope"))
+    return AffineError(0.0 if error is None else part(error, "offset"))
+
+
+def _targets(logits: Tensor, lipschitz: Numbers | HeadConstants | MatrixConstants, error: Error) -> Iterator[Tensor]:
+    """Rows of the target table, class by class; all 0 where a logit is not finite."""
+    constants = as_constants(lipschitz).checked(logits.shape[1], logits.device)
+    finite = logits.isfinite().all(dim=1, keepdim=True)
+    for radii in target_radii(logits.masked_fill(~finite, 0.0), constants, error=check_error(error, logits)):
+        yield torch.where(finite, radii, 0.0)

@@ -1,0 +1,214 @@
+"""Lipschitz constants of logit differences: a matrix, or the rows of a linear head.
+
+K_ji bounds the Lipschitz constant of f_j − f_i. Both kinds of constants answer the same questions: a quick value and a
+differentiable one for losses, an upper bound for proofs. `HeadConstants` also knows the distances of the head's rows,
+which the method ``joint`` needs; it never builds a (classes, classes) tensor.
+
+Directed rounding, u = 2⁻⁵³: every upper bound below is above the exact value of its formula (docs/mathematics.md).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safeset.errors import expected
+
+U = 2.0**-53  # unit roundoff of float64
+TINY, HUGE = 2.0**-480, 2.0**480  # between these a sum of squares neither underflows nor overflows
+PAIRS_AT_ONCE = 4096
+
+Numbers = Tensor | np.ndarray | list[list[float]]
+
+
+class Constants(Protocol):
+    """What the margins need to know of Lipschitz constants."""
+
+    def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:
+        """A function for ε·K_ji to rounding, without gradient: (batch, n) classes j → (batch, n, classes)."""
+
+    def pair(self, j: Tensor, i: Tensor) -> Tensor:
+        """K_ji with gradient: (batch,) and (batch,) classes → (batch,). Finite gradients, also where K_ji = 0."""
+
+    def upper(self, picked: Tensor) -> Tensor:
+        """Upper bounds of K_ji in float64, rounding included: picked (n,) classes j → (n, classes)."""
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixConstants:
+    """K as a symmetric (classes, classes) tensor; its diagonal is ignored."""
+
+    matrix: Tensor
+
+    def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:
+        """Rows of the matrix."""
+        return lambda picked: self.matrix.detach()[picked] * epsilon
+
+    def pair(self, j: Tensor, i: Tensor) -> Tensor:
+        """Entries of the matrix."""
+        return self.matrix[j, i]
+
+    def upper(self, picked: Tensor) -> Tensor:
+        """Rows of the matrix: what the caller vouches for."""
+        return self.matrix[picked].double()
+
+    def checked(self, classes: int, device: torch.device) -> "MatrixConstants":
+        """The same in float64 on the device, if it can be the constants of so many classes.
+
+        Raises:
+            ArgumentError: for a wrong shape, NaN, negative or asymmetric entries (off the diagonal). Differences
+                of 1e-6 between K_ji and K_ij count as rounding: the larger one is taken.
+        """
+        given = self.matrix
+        if given.is_complex() or given.dtype == torch.bool:
+            raise expected("`lipschitz` to hold real numbers", given.dtype)
+        if given.shape != (classes, classes):
+            raise expected(
+                f"`lipschitz` to be a ({classes}, {classes}) tensor, a constant for each pair of classes",
+                f"shape {tuple(given.shape)}",
+            )
+        matrix = given.detach().to(device, torch.float64).clone().fill_diagonal_(0.0)
+        if not bool((matrix >= 0).all()):
+            j, i = (~(matrix >= 0)).nonzero()[0].tolist()
+            raise expected("Lipschitz constants that are ≥ 0", f"{matrix[j, i].item()} for the pair ({j}, {i})")
+        smaller, larger = torch.minimum(matrix, matrix.T), torch.maximum(matrix, matrix.T)
+        if not bool(((larger <= (1 + 1e-6) * smaller) | (larger == smaller)).all()):
+            raise expected(
+                "symmetric Lipschitz constants, K[j, i] = K[i, j] (both bound |f_j − f_i|)",
+                "an asymmetric matrix",
+                "torch.maximum(K, K.T) is a valid choice.",
+            )
+        return MatrixConstants(larger)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadConstants:
+    """K_ji = ‖w_j − w_i‖₂ · scale, for a linear head with rows w on features whose Lipschitz constant is scale.
+
+    Args:
+        rows: (classes, features) weights of the head, one row for each class.
+        scale: an upper bound of the features' Lipschitz constant, a number or a 0-d tensor; 1 for a linear network.
+
+    >>> head = HeadConstants(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), scale=2.0)
+    >>> head.pair(torch.tensor([0]), torch.tensor([1]))
+    tensor([10.])
+    """
+
+    rows: Tensor
+    scale: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        rows = as_tensor(self.rows, "`rows`")
+        if rows.ndim != 2 or not rows.is_floating_point() or rows.shape[1] == 0:
+            raise expected(
+                "`rows` to be the (classes, features) weights of the head, floating point",
+                f"shape {tuple(rows.shape)}, {rows.dtype}",
+            )
+        object.__setattr__(self, "rows", rows)
+        if isinstance(self.scale, Tensor | np.ndarray):
+            scale = torch.as_tensor(self.scale)
+            if scale.numel() != 1:
+                raise expected("`scale` to be a number or a 0-d tensor", f"shape {tuple(scale.shape)}")
+            object.__setattr__(self, "scale", scale.reshape(()))
+
+    def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:
+        """By the Gram matrix of the rows: ‖w_j‖² + ‖w_i‖² − 2 w_j·w_i. Good for choosing, worthless as a proof."""
+        rows = self.rows.detach() * (epsilon * (self.scale.detach() if isinstance(self.scale, Tensor) else self.scale))
+        squares = rows.square().sum(dim=1, keepdim=True)
+        left = torch.cat([-2 * rows, squares, torch.ones_like(squares)], dim=1)
+        right = torch.cat([rows, torch.ones_like(squares), squares], dim=1).T  # left @ right = squared distances
+        return lambda picked: (left[picked] @ right).clamp_(min=0.0).sqrt_()
+
+    def pair(self, j: Tensor, i: Tensor) -> Tensor:
+        """By the rows' own difference; the gradient of ‖0‖ is taken as 0."""
+        squared = (self.rows.index_select(0, j) - self.rows.index_select(0, i)).square().sum(dim=1)
+        apart = squared > 0
+        return torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0) * self.scale
+
+    def distances(self, picked: Tensor) -> Tensor:
+        """‖w_j − w_i‖₂ in float64 from explicit differences: picked (n,) → (n, classes).
+
+        The exact distance lies within a factor of 1 ± `slack` of each; 0 means equal rows.
+        """
+        rows = self.rows.detach().double()
+        near = torch.cdist(rows[picked], rows, compute_mode="donot_use_mm_for_euclid_dist")
+        # A sum of squares that under- or overflowed says little: those pairs again, each scaled by its largest entry.
+        unsure = ~((near > TINY) & (near < HUGE)) & (picked[:, None] != torch.arange(len(rows), device=rows.device))
+        for part in torch.split(unsure.nonzero(), PAIRS_AT_ONCE):
+            difference = rows[picked[part[:, 0]]] - rows[part[:, 1]]
+            largest = difference.abs().amax(dim=1, keepdim=True)
+            norm = up((difference / largest).square().sum(dim=1).sqrt() * largest[:, 0])
+            near[part[:, 0], part[:, 1]] = torch.where(largest[:, 0] > 0, norm.nan_to_num(nan=math.inf), 0.0)
+        return near
+
+    @property
+    def slack(self) -> float:
+        """Relative error of `distances`: η = (features + 8)·u."""
+        return (self.rows.shape[1] + 8) * U
+
+    @property
+    def least_distance(self) -> float:
+        """A distance above this has kept its relative accuracy, and so has its product with the scale."""
+        return 2.0**-1000 / min(1.0, float(self.scale)) if float(self.scale) > 0 else math.inf
+
+    def upper(self, picked: Tensor) -> Tensor:
+        """Distances times scale, rounded up at each step."""
+        return self.upper_from(self.distances(picked))
+
+    def upper_from(self, distances: Tensor) -> Tensor:
+        """The same from distances already computed."""
+        scale = float(self.scale)
+        if scale == 0:
+            return torch.zeros_like(distances)
+        factor = up(up(1.0 + self.slack) * scale)
+        return torch.where(distances == 0, 0.0 if factor < math.inf else math.inf, up(distances * factor))
+
+    def checked(self, classes: int, device: torch.device) -> "HeadConstants":
+        """The same in float64 on the device, if it can be the head of so many classes.
+
+        Raises:
+            ArgumentError: for a wrong number of rows, rows that are not finite, a scale that is negative or NaN.
+        """
+        if len(self.rows) != classes:
+            raise expected(
+                f"`rows` of the head to have a row for each of the {classes} classes", f"{len(self.rows)} rows"
+            )
+        rows = self.rows.detach().to(device, torch.float64)
+        if not bool(rows.isfinite().all()):
+            raise expected("finite `rows` of the head", "NaN or infinite weights")
+        scale = float(self.scale.detach() if isinstance(self.scale, Tensor) else self.scale)
+        if not scale >= 0:
+            raise expected("`scale` to be a Lipschitz constant ≥ 0", scale)
+        return HeadConstants(rows, scale)
+
+
+@overload
+def up(value: float) -> float: ...
+@overload
+def up(value: Tensor) -> Tensor: ...
+def up(value: float | Tensor) -> float | Tensor:
+    """The next float64 above."""
+    if isinstance(value, Tensor):
+        return torch.nextafter(value, value.new_tensor(math.inf))
+    return math.nextafter(value, math.inf)
+
+
+def as_tensor(numbers: object, what: str) -> Tensor:
+    """A tensor as it is; arrays and nested lists of numbers in their own precision, Python's floats in float64."""
+    if isinstance(numbers, Tensor):
+        return numbers
+    try:
+        return torch.as_tensor(np.asarray(numbers))
+    except (TypeError, ValueError) as error:
+        raise expected(f"{what} to be a tensor or an array of numbers", f"{type(numbers).__name__} ({error})") from None
+
+
+def as_constants(lipschitz: "Numbers | HeadConstants | MatrixConstants") -> HeadConstants | MatrixConstants:
+    """Constants as they are, or a (classes, classes) matrix of numbers as `MatrixConstants`."""
+    if isinstance(lipschitz, HeadConstants | MatrixConstants):
+        return lipschitz
+    return MatrixConstants(as_tensor(lipschitz, "`lipschitz`"))

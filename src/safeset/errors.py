@@ -1,0 +1,32 @@
+"""The errors of safeset: one small hierarchy, every message says what was expected, what came, and what to do."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SafesetError(Exception):
+    """Anything that safeset raises on purpose."""
+
+
+class ArgumentError(SafesetError, ValueError):
+    """A caller's mistake: a value, shape or name that cannot be meant."""
+
+
+def expected(what: str, got: object, remedy: str = "") -> ArgumentError:
+    """The error for a bad argument, ready to raise.
+
+    >>> raise expected("`k` to be an integer in 1..9 (classes − 1)", 12)
+    Traceback (most recent call last):
+    safeset.errors.ArgumentError: Expected `k` to be an integer in 1..9 (classes − 1), but got 12.
+    """
+    return ArgumentError(f"Expected {what}, but got {got}.{' ' + remedy if remedy else ''}")
+
+
+def nearest(name: object, choices: Iterable[str]) -> str:
+    """A hint at the choice that looks most like ``name``, or nothing.
+
+    >>> nearest("rivr", ["river", "highway"])
+    "Did you mean 'river'?"
+    """
+    close = get_close_matches(str(name), list(choices), n=1)
+    return f"Did you mean {close[0]!r}?" if close else ""

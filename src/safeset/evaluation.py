@@ -1,0 +1,129 @@
+"""The metrics of the paper, as functions of certificates and labels, and an accumulator that sums them exactly.
+
+=================  ==================================================================================================
+vra                share of points that are certified with the true label in the core: VRA, RTK VRA or affinity VRA,
+                   by the guarantee; with the method ``uniform`` exactly the paper's
+rejection_rate     share of points that are not certified
+accuracy           clean accuracy of the guarantee: top-1, top-k, or affinity accuracy
+core_size          mean number of classes in the core of certified points
+set_size           mean number of classes in core and optional of certified points
+=================  ==================================================================================================
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from safeset.certificates import Certificate, check_epsilon
+from safeset.errors import expected
+
+
+def vra(certificate: Certificate, labels: Tensor) -> float:
+    """Verified-robust accuracy: the share of points certified with the label in the core."""
+    return Metrics().update(certificate, labels).compute()["vra"]
+
+
+def rejection_rate(certificate: Certificate) -> float:
+    """The share of points that are not certified."""
+    return 1 - int(certificate.certified.sum()) / _some(len(certificate))
+
+
+def accuracy(certificate: Certificate, labels: Tensor) -> float:
+    """Clean accuracy of the guarantee: the share of points with the label in F^k for the largest eligible k."""
+    return Metrics().update(certificate, labels).compute()["accuracy"]
+
+
+def core_size(certificate: Certificate) -> float:
+    """Mean number of classes in the core of certified points; NaN if none is certified."""
+    return int(certificate.core.sum()) / (int(certificate.certified.sum()) or float("nan"))
+
+
+def set_size(certificate: Certificate) -> float:
+    """Mean number of classes in core and optional of certified points; NaN if none is certified."""
+    return int((certificate.core | certificate.optional).sum()) / (int(certificate.certified.sum()) or float("nan"))
+
+
+def vra_curve(certificate: Certificate, labels: Tensor, epsilons: Sequence[float]) -> list[float]:
+    """VRA at each of several ε, from one certificate's radii."""
+    radii = certificate.verified_radius(labels)
+    return [int((radii > check_epsilon(epsilon)).sum()) / _some(len(radii)) for epsilon in epsilons]
+
+
+class Metrics:
+    """Sums the metrics over batches, and over the processes of a distributed run, in integers: exactly.
+
+    >>> from safeset import certify_logits
+    >>> metrics = Metrics(epsilons=[0.5, 1.5])
+    >>> for logits, label in [([2.0, 0.0], 0), ([1.0, 0.0], 0), ([0.0, 1.0], 0)]:
+    ...     certificate = certify_logits([logits], [[0, 1], [1, 0]], 0.9, "standard")
+    ...     _ = metrics.update(certificate, torch.tensor([label]))
+    >>> {name: round(value, 3) for name, value in metrics.compute().items()}
+    {'vra': 0.667, 'rejection_rate': 0.0, 'accuracy': 0.667, 'core_size': 1.0, 'set_size': 1.0, 'points': 3}
+    >>> metrics.curve()
+    [0.6666666666666666, 0.3333333333333333]
+
+    Args:
+        epsilons: radii at which `curve` reports VRA.
+    """
+
+    def __init__(self, epsilons: Sequence[float] = ()) -> None:
+        self.epsilons = tuple(check_epsilon(epsilon) for epsilon in epsilons)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        # points, verified, certified, correct, sizes of cores, sizes of sets, then verified at each of the epsilons
+        self._counts = torch.zeros(6 + len(self.epsilons), dtype=torch.int64)
+
+    def update(self, certificate: Certificate, labels: Tensor) -> "Metrics":
+        """Count a batch.
+
+        Args:
+            certificate: of the batch.
+            labels: (batch,) true classes.
+        """
+        radii = certificate.verified_radius(labels)
+        counts = [
+            torch.tensor(len(radii), device=radii.device),
+            (radii > certificate.epsilon).sum(),
+            certificate.certified.sum(),
+            certificate.correct(labels).sum(),
+            certificate.core.sum(),
+            (certificate.core | certificate.optional).sum(),
+            *((radii > epsilon).sum() for epsilon in self.epsilons),
+        ]
+        self._counts = self._counts.to(radii.device) + torch.stack(counts)
+        return self
+
+    def compute(self) -> dict[str, float]:
+        """The metrics over all points so far, of all processes if torch.distributed runs; ``points`` counts them."""
+        points, verified, certified, correct, core, whole = self._totals()[:6]
+        return {
+            "vra": verified / _some(points),
+            "rejection_rate": (points - certified) / points,
+            "accuracy": correct / points,
+            "core_size": core / (certified or float("nan")),
+            "set_size": whole / (certified or float("nan")),
+            "points": points,
+        }
+
+    def curve(self) -> list[float]:
+        """VRA at each of the epsilons, over all points so far, of all processes if torch.distributed runs."""
+        totals = self._totals()
+        return [verified / _some(totals[0]) for verified in totals[6:]]
+
+    def _totals(self) -> list[int]:
+        counts = self._counts.clone()
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            if torch.distributed.get_backend() == "nccl":
+                counts = counts.cuda()
+            torch.distributed.all_reduce(counts)
+        totals: list[int] = counts.tolist()
+        return totals
+
+
+def _some(points: int) -> int:
+    if points == 0:
+        raise expected("at least one point", "none")
+    return points
