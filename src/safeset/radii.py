@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from safeset.chains import Rows, chain_windows
-from safeset.constants import HeadConstants, MatrixConstants, U
+from safeset.constants import HeadConstants, MatrixConstants, U, up
 from safeset.margins import METHODS, split, window_least
 
 ELEMENTS_AT_ONCE = 2**20  # of a (points, K, classes) table; 8 MB
@@ -21,7 +21,7 @@ ELEMENTS_AT_ONCE = 2**20  # of a (points, K, classes) table; 8 MB
 class AffineError(NamedTuple):
     """Rounding error of a logit difference at radius ε: e_ji(ε) = offset + slope·ε, for every pair.
 
-    Each is a number ≥ 0, a (batch,) tensor, or one that broadcasts to (batch, classes, classes).
+    Each is 0 or a (batch, classes, classes) tensor, which may be a view of fewer numbers.
     """
 
     offset: float | Tensor = 0.0
@@ -41,6 +41,11 @@ def gap(first: Tensor, second: Tensor, offset: Tensor | float) -> Tensor:
     """f_j − f_i − e₀ from below: what this line rounds is at most 4u(|f_j| + |f_i|)."""
     lowered = first - second - offset - 4 * U * (first.abs() + second.abs())
     return lowered.nan_to_num(nan=0.0)  # ∞ − ∞, from logits near the largest number
+
+
+def widened(upper: Tensor, slope: Tensor | float) -> Tensor:
+    """Constant + slope, rounded up: how fast a pair can close its gap, rounding error included."""
+    return up(upper + slope) if isinstance(slope, Tensor) else upper
 
 
 def quotient(gaps: Tensor, constants: Tensor) -> Tensor:
@@ -72,7 +77,7 @@ def window_radii(
         eligible: (batch, K) booleans from the guarantee.
         constants: checked constants; `HeadConstants` for ``joint``.
         method: ``uniform``, ``floating`` or ``joint``.
-        error: rounding error of the pairs, tensors already (batch, classes, classes).
+        error: rounding error of the pairs.
         chunk: points at a time; the result does not depend on it.
 
     Returns:
@@ -101,7 +106,7 @@ def target_radii(
     for j in range(logits.shape[1]):
         offset, slope = (part[:, j] if isinstance(part, Tensor) else part for part in error)
         upper = constants.upper(torch.tensor([j], device=logits.device))  # (1, classes)
-        radii = quotient(gap(logits[:, j, None], logits, offset), upper + slope).clamp(min=0.0)
+        radii = quotient(gap(logits[:, j, None], logits, offset), widened(upper, slope)).clamp(min=0.0)
         radii[:, j] = math.inf
         yield radii
 
@@ -125,7 +130,7 @@ def _own_radii(
         upper = constants.upper_from(distances)
     else:
         upper = constants.upper(present)
-    constant = upper[place] + slope
+    constant = widened(upper[place], slope)
     radii = quotient(gaps, constant)
     least = window_least(split(radii, ranking, inside))
     if method == "joint" and isinstance(constants, HeadConstants):

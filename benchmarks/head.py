@@ -1,0 +1,196 @@
+"""The certified head against a plain head and against gloro: time and memory of a step, and the cost of certifying.
+
+All libraries are measured in one run: each head lives in a process of its own, and the processes take steps in turn.
+
+    python benchmarks/head.py --gloro .venv-gloro/bin/python    # measures, writes results/benchmarks/head.json
+    python benchmarks/head.py --table                           # only writes the tables of docs/performance.md again
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common import ROOT, commit, fill, load, machine, markdown, save
+from safeset import HeadConstants, RelaxedTopK, certify_logits
+from safeset.margins import METHODS
+
+BATCH, FEATURES, THREADS = 256, 256, 2
+RESULT, PAGE = "benchmarks/head.json", "docs/performance.md"
+
+
+def heads(gloro: bool) -> list[dict[str, Any]]:
+    """What is measured."""
+    described = []
+    for classes in (10, 100, 1000, 21841):
+        groups = [list(range(start, min(start + 5, classes))) for start in range(0, classes, 5)]
+        kinds: list[tuple[str, int, list[list[int]]]] = [("plain", 0, []), ("standard", 1, []), ("rt5", 5, [])]
+        kinds += [("rt10", 10, [])] if classes > 10 else []
+        kinds += [(f"affinity {len(groups)} × 5", 0, groups)]
+        for library in ("safeset", "gloro") if gloro and classes <= 1000 else ("safeset",):
+            for name, k, sets in kinds:
+                described.append({"library": library, "classes": classes, "head": name, "k": k, "sets": sets})
+    return described
+
+
+class Stepper:
+    """A process that takes a step when asked; see serve_steps.py."""
+
+    def __init__(self, python: str, head: dict[str, Any], *, backward: bool, memory: bool = False) -> None:
+        description = {**head, "batch": BATCH, "features": FEATURES, "threads": THREADS}
+        self.process = subprocess.Popen(
+            [python, str(Path(__file__).with_name("serve_steps.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        print(json.dumps({**description, "backward": backward, "memory": memory}), file=self.stdin, flush=True)
+        self.first = self.stdout.readline().strip()
+        if not self.first:
+            raise RuntimeError(f"{head['library']} did not start: {head['head']}, {head['classes']} classes")
+
+    def step(self) -> float:
+        """Seconds of one step."""
+        print("step", file=self.stdin, flush=True)
+        return float(self.stdout.readline())
+
+    def stop(self) -> None:
+        """End the process."""
+        self.stdin.close()
+        self.process.wait()
+
+
+def measure_heads(pythons: dict[str, str], rounds: int) -> list[dict[str, Any]]:
+    """Forward, and forward with backward, of every head; ours, gloro's and our plain head take steps in turn."""
+    rows = heads("gloro" in pythons)
+    for classes, name in dict.fromkeys((row["classes"], row["head"]) for row in rows):
+        group = [row for row in rows if (row["classes"], row["head"]) == (classes, name)]
+        plain = next(row for row in rows if (row["classes"], row["head"]) == (classes, "plain"))
+        for direction in ("forward", "both"):
+            backward = direction == "both"
+            steppers = [Stepper(pythons[row["library"]], row, backward=backward) for row in (*group, plain)]
+            times = [[stepper.step() for stepper in steppers] for _ in range(rounds)]
+            medians = [round(1e3 * statistics.median(taken), 3) for taken in zip(*times, strict=True)]
+            for row, milliseconds in zip(group, medians, strict=False):
+                row[f"{direction}_ms"] = milliseconds
+                row[f"{direction}_plain_ms"] = medians[-1]
+            for stepper in steppers:
+                stepper.stop()
+            for row in group:
+                row[f"{direction}_mb"] = memory(pythons[row["library"]], row, backward=backward)
+        for row in group:
+            numbers = {key: value for key, value in row.items() if key.endswith(("_ms", "_mb"))}
+            print(row["library"], classes, name, numbers, flush=True)
+    return [{**row, "sets": len(row["sets"])} for row in rows]
+
+
+def memory(python: str, head: dict[str, Any], *, backward: bool) -> float:
+    """Megabytes that a step adds at its peak, the median of three fresh processes."""
+    peaks = []
+    for _ in range(3):
+        stepper = Stepper(python, head, backward=backward, memory=True)
+        peaks.append(float(stepper.first))
+        stepper.stop()
+    return round(statistics.median(peaks), 1)
+
+
+def measure_methods(rounds: int) -> list[dict[str, Any]]:
+    """Microseconds for each point of `certify_logits`, all of it: checks, ranking, constants, radii."""
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(0)
+    rows = []
+    for classes, k, batch in ((10, 5, 256), (100, 5, 256), (1000, 5, 256), (1000, 10, 256), (21841, 10, 16)):
+        logits = torch.randn(batch, FEATURES) @ (weight := torch.randn(classes, FEATURES) / FEATURES**0.5).T
+        head = HeadConstants(weight)
+        row: dict[str, Any] = {"classes": classes, "k": k, "batch": batch}
+        if classes <= 1000:
+            matrix = head.checked(classes, torch.device("cpu")).upper(torch.arange(classes))
+            row["floating_matrix"] = _microseconds(logits, matrix, k, "floating", rounds)
+        for method in METHODS:
+            row[method] = _microseconds(logits, head, k, method, rounds if classes <= 1000 else 2)
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def _microseconds(
+    logits: torch.Tensor, lipschitz: torch.Tensor | HeadConstants, k: int, method: str, rounds: int
+) -> float:
+    taken = []
+    for _ in range(rounds + 1):
+        started = time.perf_counter()
+        certify_logits(logits, lipschitz, 0.1, RelaxedTopK(k), method=method)
+        taken.append(time.perf_counter() - started)
+    return round(1e6 * statistics.median(taken[1:]) / len(logits), 2)
+
+
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    """The tables of the page, by name."""
+    found = {(row["library"], row["classes"], row["head"]): row for row in result["heads"]}
+    rows = []
+    for (library, classes, name), row in found.items():
+        if library != "safeset":
+            continue
+        cells = [f"{classes:,}", name, f"{row['forward_ms']:.2f}", f"{row['both_ms']:.2f}", f"{row['both_mb']:.0f}"]
+        cells.append(f"{row['both_ms'] / row['both_plain_ms']:.1f}" if name != "plain" else "1")
+        other = found.get(("gloro", classes, name))
+        if other:
+            cells += [f"{other['forward_ms']:.1f}", f"{other['both_ms']:.1f}", f"{other['both_mb']:,.0f}"]
+            cells.append(f"{other['both_ms'] / row['both_ms']:.1f} ×")
+        else:
+            cells += ["—"] * 4
+        rows.append(cells)
+    header = ["classes", "head", "forward, ms", "and backward, ms", "added MB", "× plain"]
+    header += ["gloro: forward", "and backward", "added MB", "ours faster"]
+    methods = [
+        [f"{row['classes']:,}", f"rt{row['k']}"]
+        + [f"{row[name]:,.1f}" if name in row else "—" for name in (*METHODS, "floating_matrix")]
+        for row in result["methods"]
+    ]
+    return {
+        "heads": markdown(header, rows),
+        "methods": markdown(["classes", "guarantee", *METHODS, "floating, from a matrix"], methods),
+    }
+
+
+def main() -> None:
+    """Measure, save, and write the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--gloro", help="a Python that has gloro; without it only safeset is measured")
+    parser.add_argument("--rounds", type=int, default=15, help="steps of each head")
+    parser.add_argument("--table", action="store_true", help="write the tables from the saved result")
+    arguments = parser.parse_args()
+    if not arguments.table:
+        started = time.perf_counter()
+        pythons = {"safeset": sys.executable} | ({"gloro": str(ROOT / arguments.gloro)} if arguments.gloro else {})
+        result = {
+            "command": "make bench",
+            "batch": BATCH,
+            "features": FEATURES,
+            "rounds": arguments.rounds,
+            "dtype": "float32 (steps), float64 (certification)",
+            "device": "cpu",
+            "commit": commit(),
+            "machine": machine() | {"threads": THREADS},
+            "heads": measure_heads(pythons, arguments.rounds),
+            "methods": measure_methods(arguments.rounds),
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+        save(RESULT, result)
+    for name, table in tables(load(RESULT)).items():
+        fill(PAGE, name, table)
+        print(table)
+
+
+if __name__ == "__main__":
+    main()
