@@ -1,0 +1,142 @@
+"""Checks that need a CUDA device; plain functions, so that they also run where there is no pytest:
+
+PYTHONPATH=src:tests python tests/gpu_checks.py
+"""
+
+import sys
+from fractions import Fraction
+
+import torch
+
+from safeset import Affinity, HeadConstants, RelaxedTopK, Standard, TopK, certify_logits, membership_radii, target_table
+from safeset.constants import MatrixConstants
+from safeset.evaluation import Metrics
+from safeset.margins import METHODS, instrument
+
+GUARANTEES = [
+    Standard(),
+    TopK(3),
+    RelaxedTopK(5),
+    Affinity([range(start, start + 5) for start in range(0, 50, 5)]),
+    Affinity(everyone_with=[3, 7]),
+]
+
+
+def head(classes=50, features=64, batch=300, seed=0):
+    make = torch.Generator().manual_seed(seed)
+    rows = torch.randn(classes, features, generator=make, dtype=torch.float64)
+    logits = torch.randn(batch, features, generator=make, dtype=torch.float64) @ rows.T / 8
+    logits[:5, :3] = logits[:5, 3:6]  # ties
+    logits[5, 0], logits[6, 1] = float("nan"), float("inf")
+    rows[1] = rows[0]
+    rows[3] = rows[2] * (1 + 1e-9)
+    return logits, rows
+
+
+def check_certificates_agree_with_the_cpu():
+    logits, rows = head()
+    matrix = HeadConstants(rows).upper(torch.arange(50))
+    labels = torch.randint(50, (300,), generator=torch.Generator().manual_seed(1))
+    for guarantee in GUARANTEES:
+        for method in METHODS:
+            for constants in (HeadConstants(rows, 1.1), matrix):
+                if method == "joint" and constants is matrix:
+                    continue
+                cpu = certify_logits(logits, constants, 0.05, guarantee, method=method)
+                gpu = certify_logits(logits.cuda(), constants, 0.05, guarantee, method=method)
+                assert gpu.windows.is_cuda
+                assert gpu.core.is_cuda
+                # Where a radius is huge because normals nearly cancel, last bits are amplified.
+                assert torch.allclose(gpu.windows.cpu().clamp(max=1e3), cpu.windows.clamp(max=1e3), rtol=1e-9)
+                assert torch.equal((gpu.windows == 0).cpu(), cpu.windows == 0)
+                assert torch.equal(gpu.to("cpu").core, cpu.core)
+                assert torch.equal(gpu.optional.cpu(), cpu.optional)
+                counted = Metrics([0.1]).update(gpu, labels.cuda())
+                assert counted.compute() == Metrics([0.1]).update(cpu, labels).compute()
+    assert torch.allclose(
+        membership_radii(logits.cuda(), rows_of(rows), 3).cpu(), membership_radii(logits, rows_of(rows), 3)
+    )
+    assert torch.allclose(target_table(logits.cuda(), rows_of(rows)).cpu(), target_table(logits, rows_of(rows)))
+
+
+def rows_of(rows):
+    return HeadConstants(rows, 1.1)
+
+
+def check_constants_are_upper_bounds():
+    for features in (1, 3, 64, 1000):
+        _, rows = head(classes=8, features=features)
+        for factor in (1.0, 1e-170, 1e170):
+            scaled = HeadConstants((rows * factor).cuda())
+            upper = scaled.upper(torch.arange(8, device="cuda")).cpu()
+            for j, first in enumerate((rows * factor).tolist()):
+                for i, second in enumerate((rows * factor).tolist()):
+                    exact = sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(first, second, strict=True))
+                    assert Fraction(upper[j, i].item()) ** 2 >= exact
+                    assert Fraction(upper[j, i].item()) ** 2 <= exact * (1 + Fraction(1, 10**11))
+
+
+def check_losses_never_wait_and_can_be_captured():
+    side = torch.cuda.Stream()
+    for guarantee in GUARANTEES:
+        guarantee.prepare(50, "cuda")
+        for method in METHODS[:2]:
+            for factored in (True, False):
+                with torch.cuda.stream(side):  # autograd remembers the stream of a leaf: all before the capture on one
+                    capture(guarantee, method, factored)
+
+
+def capture(guarantee, method, factored):
+    logits, rows = (part.float().nan_to_num(0.0, 0.0, 0.0).cuda().requires_grad_() for part in head())
+    scale, epsilon = torch.tensor(1.1, device="cuda", requires_grad=True), torch.tensor(0.05, device="cuda")
+    matrix = torch.cdist(rows.detach(), rows.detach()).requires_grad_()
+    labels = torch.randint(51, (300,), device="cuda")
+    constants = HeadConstants(rows, scale) if factored else MatrixConstants(matrix)
+    wanted = (logits, rows, scale) if factored else (logits, matrix)
+
+    def step():
+        g = instrument(logits, constants, epsilon, guarantee, method=method)
+        loss = torch.nn.functional.cross_entropy(g, labels)
+        return (loss, *torch.autograd.grad(loss, wanted))
+
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        captured = step()
+    with torch.no_grad():
+        logits.copy_(torch.randn(300, 50, generator=torch.Generator().manual_seed(7)).cuda())
+    graph.replay()
+    for got, plain in zip(captured, step(), strict=True):
+        assert torch.allclose(got, plain, rtol=1e-4, atol=1e-6), (guarantee, method)
+
+
+def check_losses_compile():
+    logits, rows = (part.float().nan_to_num(0.0, 0.0, 0.0).cuda() for part in head())
+    guarantee = GUARANTEES[3]
+    guarantee.prepare(50, "cuda")
+
+    def g(f, w):
+        return instrument(f, HeadConstants(w), 0.05, guarantee, method="floating")
+
+    assert torch.allclose(torch.compile(g, fullgraph=True)(logits, rows), g(logits, rows), rtol=1e-4, atol=1e-5)
+
+
+CHECKS = [
+    check_certificates_agree_with_the_cpu,
+    check_constants_are_upper_bounds,
+    check_losses_never_wait_and_can_be_captured,
+    check_losses_compile,
+]
+
+if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        sys.exit("needs a CUDA device")
+    for check in CHECKS:
+        check()
+        print("ok", check.__name__, flush=True)
