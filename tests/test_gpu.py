@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from gpu_checks import CHECKS
 
 

@@ -211,6 +211,36 @@ def test_the_closed_form_alone_would_be_wrong():
     assert truth * (1 - 1e-7) < got <= truth
 
 
+def test_small_rows_beside_a_large_one():
+    # Products of squares of the small rows' distances underflow; the radii do not.
+    rng = np.random.default_rng(0)
+    tiny = 2.0**-268
+    for _ in range(300):
+        rows = np.concatenate([rng.normal(size=(4, 2)) * tiny, [[1.0, 0.0]]])
+        values = np.array([*np.sort(rng.uniform(size=4))[::-1] * tiny, -9.0])
+        got = certify_logits(values[None], HeadConstants(torch.tensor(rows)), 0.0, RelaxedTopK(3)).radius.item()
+        assert got <= joint_truth(rows[:4], values[:4])[0]
+
+
+def test_a_distance_that_overflows_is_unknown():
+    rows = torch.tensor([[8e307, 8e307], [-8e307, -8e307]], dtype=torch.float64)
+    head = HeadConstants(rows, 1e-300)
+    assert head.distances(torch.tensor([0]))[0, 1] == math.inf
+    assert not certify_logits([[1.0, 0.0]], head, 0.0, "standard").certified.any()
+
+
+def test_a_slope_that_overflows_the_constant():
+    # The pair (1, 3) may invert at once, so the chain (1, 3), (2, 4) holds no longer than (2, 4) alone.
+    rows = torch.tensor([[1.0, 0.0], [-0.5, 0.75], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    values = torch.tensor([[1.5e307, 0.5e307, 0.25e307, 0.0]], dtype=torch.float64)
+    slope = torch.zeros(4, 4)
+    slope[0, 2] = 1.0
+    slopes = slope.double() * 1.7e308
+    certificate = certify_logits(values, HeadConstants(rows, 1e308), 0.0, "rt3", error=(0.0, slopes))
+    alone = target_table(values, HeadConstants(rows, 1e308))[0, 1, 3].item()
+    assert 0 < certificate.radius.item() <= alone
+
+
 @pytest.mark.parametrize("method", ["uniform", "floating", "joint"])
 @pytest.mark.parametrize("k", [1, 3, 5, 7])
 def test_chunks_change_nothing(method, k):

@@ -63,8 +63,8 @@ def chain_windows(least: Tensor, rows: Rows, ranking: Tensor) -> Tensor:
     corner = rows.distances.gather(2, ranking[:, None, :].expand(-1, k, -1))  # (batch, K, K)
     largest = rows.distances.amax(dim=(1, 2), keepdim=True)
     size = largest / 2 / torch.frexp(largest).mantissa  # a power of two: what it scales is rounded the same for every K
-    squares = (rows.distances / size).square()
-    corner_squares = (corner / size).square()
+    scaled, corner_scaled = rows.distances / size, corner / size
+    squares, corner_squares = scaled.square(), corner_scaled.square()
 
     @cache
     def radius(j: int, i: int, second: int) -> Tensor:
@@ -75,9 +75,11 @@ def chain_windows(least: Tensor, rows: Rows, ranking: Tensor) -> Tensor:
         drift = rows.drift[:, j].gather(1, ranking[:, i, None]), rows.drift[:, second]
         across = squares[:, j] + corner_squares[:, i, second, None]
         along = squares[:, i] + corner_squares[:, j, second, None]
-        product = 2 * (corner_squares[:, j, i, None] * squares[:, second]).sqrt()
+        product = 2 * corner_scaled[:, j, i, None] * scaled[:, second]
         both = pair_of_pairs(first / alone, other / alone, across, along, product, rows.slack, drift)
+        # Only where nothing under- or overflowed: then the bounds on rounding hold.
         sure = (corner[:, j, i, None] > rows.least) & (rows.distances[:, second] > rows.least) & (product > 2.0**-900)
+        sure &= (first > 0) & (other > 0)  # else a constant is +∞
         return torch.where(sure & (both * alone > alone), both * alone, alone)
 
     def lower(values: Tensor, first: int, second: int, last: int) -> None:

@@ -142,7 +142,9 @@ class HeadConstants:
             difference = rows[picked[part[:, 0]]] - rows[part[:, 1]]
             largest = difference.abs().amax(dim=1, keepdim=True)
             norm = up((difference / largest).square().sum(dim=1).sqrt() * largest[:, 0])
-            near[part[:, 0], part[:, 1]] = torch.where(largest[:, 0] > 0, norm.nan_to_num(nan=math.inf), 0.0)
+            near[part[:, 0], part[:, 1]] = torch.where(
+                largest[:, 0] > 0, torch.where(norm.isnan(), math.inf, norm), 0.0
+            )
         return near
 
     @property

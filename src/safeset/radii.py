@@ -40,7 +40,7 @@ EXACT = AffineError()
 def gap(first: Tensor, second: Tensor, offset: Tensor | float) -> Tensor:
     """f_j − f_i − e₀ from below: what this line rounds is at most 4u(|f_j| + |f_i|)."""
     lowered = first - second - offset - 4 * U * (first.abs() + second.abs())
-    return lowered.nan_to_num(nan=0.0)  # ∞ − ∞, from logits near the largest number
+    return torch.where(lowered.isnan(), 0.0, lowered)  # ∞ − ∞, from logits near the largest number
 
 
 def widened(upper: Tensor, slope: Tensor | float) -> Tensor:
