@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from safeset.errors import ArgumentError, expected, nearest
+from safeset.inputs import check_names
 
 Class = int | str
 KEYS = ("sets", "groups", "neighbours", "hierarchy", "everyone_with")
@@ -54,9 +55,7 @@ def bound(sets: Iterable[Iterable[Class]], class_names: Sequence[str]) -> list[l
     >>> bound([["cat", "dog"]], ["dog", "cow", "cat"])
     [[2, 0]]
     """
-    index = {name: place for place, name in enumerate(class_names)}
-    if len(index) < len(class_names):
-        raise expected("distinct class names", f"{repeated(class_names)!r} twice")
+    index = {name: place for place, name in enumerate(check_names(class_names))}
 
     def place(member: Class) -> int:
         if isinstance(member, int):
@@ -103,16 +102,17 @@ def from_groups(groups: Mapping[Any, Hashable] | Sequence[Hashable]) -> list[lis
     >>> from_groups([0, 1, 0])
     [[0, 2], [1]]
     """
+    if hasattr(groups, "tolist"):
+        groups = groups.tolist()
     if isinstance(groups, str) or not isinstance(groups, Mapping | Sequence):
         raise expected("`groups` to map each class to its group", type(groups).__name__)
-    members: dict[Hashable, list[Any]] = {}
-    for member, group in groups.items() if isinstance(groups, Mapping) else enumerate(groups):
-        if not isinstance(group, Hashable):
-            raise expected(
-                "the group of a class to be a name or a number", repr(group), f"It is the group of {member!r}."
-            )
-        members.setdefault(group, []).append(member)
-    return list(members.values())
+    collected: dict[Hashable, list[Any]] = {}
+    for member, given in groups.items() if isinstance(groups, Mapping) else enumerate(groups):
+        group = given.item() if hasattr(given, "item") else given
+        if not isinstance(group, int | str):
+            raise expected("the group of a class to be a name or a number", f"{group!r} for {member!r}")
+        collected.setdefault(group, []).append(member)
+    return list(collected.values())
 
 
 def from_neighbours(order: Sequence[Any]) -> list[list[Any]]:
@@ -123,6 +123,8 @@ def from_neighbours(order: Sequence[Any]) -> list[list[Any]]:
     """
     if isinstance(order, str) or not isinstance(order, Sequence) or len(order) < 2:
         raise expected("`neighbours` to be an ordered list of at least two classes", repr(order))
+    if not all(isinstance(one, int | str) for one in order):
+        raise expected("the classes of `neighbours` to be indices or names", repr(order))
     if len(set(order)) < len(order):
         raise expected("each class once in `neighbours`", f"{repeated(order)!r} again")
     return [[first, second] for first, second in pairwise(order)]
@@ -151,9 +153,13 @@ def from_hierarchy(
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
             raise expected(f"`{name}` of a hierarchy to be an integer ≥ {least}", repr(number))
     children: dict[Any, set[Any]] = {}
-    for edge in edges:
-        if isinstance(edge, str) or len(edge) != 2:
-            raise expected("the edges of a hierarchy to be (parent, child) pairs", repr(edge))
+    for edge in edges if isinstance(edges, Iterable) else [edges]:
+        if (
+            not isinstance(edge, tuple | list)
+            or len(edge) != 2
+            or not all(isinstance(node, int | str) for node in edge)
+        ):
+            raise expected("the edges of a hierarchy to be (parent, child) pairs of names or indices", repr(edge))
         parent, child = edge
         children.setdefault(parent, set()).add(child)
         children.setdefault(child, set())
@@ -203,7 +209,7 @@ def read(path: Path) -> tuple[list[list[Any]], list[Any]]:
     text = _text(path)
     try:
         description = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         kind = "JSON" if path.suffix.lower() == ".json" else "TOML"
         raise expected(f"{path} to be {kind}", f"this: {error}") from None
     try:
@@ -258,10 +264,7 @@ def _hierarchy(options: Any, folder: Path | None) -> list[list[Any]]:
         edges = read_edges(folder / edges)
     elif not isinstance(edges, list):
         raise expected("the edges of a hierarchy to be a list or a file's name", repr(edges))
-    pairs = [tuple(edge) if isinstance(edge, list) else edge for edge in edges]
-    if not all(isinstance(edge, tuple) and all(isinstance(node, int | str) for node in edge) for edge in pairs):
-        raise expected("the edges of a hierarchy to be (parent, child) pairs of names or indices", repr(edges)[:80])
-    return from_hierarchy(pairs, max_leaves=options.get("max_leaves"), depth=options.get("depth"))
+    return from_hierarchy(edges, max_leaves=options.get("max_leaves"), depth=options.get("depth"))
 
 
 def repeated(items: Iterable[Any]) -> Any:
@@ -277,3 +280,5 @@ def _text(path: Path) -> str:
         raise expected(f"a readable file at {path}", error.strerror or str(error)) from None
     except UnicodeDecodeError:
         raise expected(f"{path} to be text in UTF-8", "other bytes") from None
+    except ValueError as error:  # a null character in the name
+        raise expected("a file's name", f"{str(path)!r} ({error})") from None

@@ -1,17 +1,18 @@
 """Certificates: what is promised at each point, and how a label scores against it."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from safeset.errors import expected
 from safeset.guarantees import Guarantee
+from safeset.inputs import as_tensor, check_epsilon, check_names
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,11 +127,20 @@ class Certificate:
 
     def __getitem__(self, index: Any) -> "Certificate":
         """Some of the points: a number (a batch of one), a slice, a mask or indices."""
-        if isinstance(index, Integral):
+        if (
+            isinstance(index, Tensor)
+            and index.ndim == 0
+            and not index.is_floating_point()
+            and index.dtype != torch.bool
+        ):
+            index = index.item()
+        if isinstance(index, Integral) and not isinstance(index, bool):
             index = int(index)
             if not -len(self) <= index < len(self):
                 raise IndexError(f"Expected a point in 0..{len(self) - 1}, but got {index}.")
             index = slice(index, index + 1 or None)
+        if not isinstance(index, slice | list | Tensor | np.ndarray):
+            raise expected("a number, a slice, a mask or a list of points", repr(index))
         return replace(self, windows=self.windows[index], ranking=self.ranking[index], eligible=self.eligible[index])
 
     def __iter__(self) -> Iterator["Certificate"]:
@@ -144,10 +154,7 @@ class Certificate:
 
     def named(self, class_names: Sequence[str]) -> "Certificate":
         """The same with names for the classes."""
-        names = tuple(map(str, class_names))
-        if len(names) != self.classes:
-            raise expected(f"a name for each of the {self.classes} classes", f"{len(names)} names")
-        return replace(self, class_names=names)
+        return replace(self, class_names=check_names(class_names, self.classes))
 
     def records(self) -> list[dict[str, Any]]:
         """One dictionary of plain values for each point; classes as names if there are names, best first.
@@ -205,22 +212,11 @@ class Certificate:
         return table.scatter_(1, self.ranking.clamp(min=0), places <= last[:, None])
 
     def _check_labels(self, labels: Tensor) -> Tensor:
-        labels = torch.as_tensor(labels, device=self.ranking.device)
-        if labels.shape != (len(self),) or labels.is_floating_point() or labels.dtype == torch.bool:
+        labels = as_tensor(labels, "`labels`").to(self.ranking.device)
+        if labels.shape != (len(self),) or labels.is_floating_point():
             raise expected(
                 f"`labels` to be integers of shape ({len(self)},)", f"shape {tuple(labels.shape)}, {labels.dtype}"
             )
         if len(self) and not bool(((labels >= 0) & (labels < self.classes)).all()):
             raise expected(f"labels in 0..{self.classes - 1}", f"{labels.min().item()}..{labels.max().item()}")
         return labels
-
-
-def check_epsilon(epsilon: float) -> float:
-    """ε as a float, if it can be a radius."""
-    try:
-        radius = float(epsilon)
-    except (TypeError, ValueError):
-        radius = math.nan
-    if not 0 <= radius < math.inf or isinstance(epsilon, bool | str):
-        raise expected("`epsilon` to be a finite number ≥ 0", repr(epsilon))
-    return radius

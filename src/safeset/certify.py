@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from safeset.certificates import Certificate, check_epsilon
-from safeset.constants import HeadConstants, MatrixConstants, Numbers, as_constants, as_tensor
+from safeset.certificates import Certificate
+from safeset.constants import HeadConstants, MatrixConstants, as_constants
 from safeset.errors import expected, nearest
 from safeset.guarantees import Guarantee, TopK, as_guarantee
+from safeset.inputs import Numbers, as_tensor, check_epsilon, check_subnormals
 from safeset.margins import METHODS, best_classes
 from safeset.radii import AffineError, target_radii, window_radii
 
@@ -129,12 +130,13 @@ def target_table(
 def check_logits(logits: Numbers) -> Tensor:
     """Logits in float64, detached, if they are real numbers of shape (batch, classes)."""
     raw = as_tensor(logits, "`logits`").detach()
-    if raw.ndim != 2 or raw.shape[1] < 2 or raw.is_complex() or raw.dtype == torch.bool:
+    if raw.ndim != 2 or raw.shape[1] < 2 or raw.is_meta:
         raise expected(
             "`logits` to be real numbers of shape (batch, classes) with at least 2 classes",
             f"shape {tuple(raw.shape)}, {raw.dtype}",
             "For one point, give logits[None]." if raw.ndim == 1 else "",
         )
+    check_subnormals(raw.device)
     return raw.double()
 
 
@@ -159,7 +161,7 @@ def check_error(error: Error, logits: Tensor) -> AffineError:
     batch, classes = logits.shape
 
     def part(value: float | Tensor, name: str) -> float | Tensor:
-        tensor = torch.as_tensor(value, dtype=torch.float64, device=logits.device).detach()
+        tensor = as_tensor(value, f"the {name} of `error`").detach().to(logits.device, torch.float64)
         if not bool(((tensor >= 0) & (tensor < math.inf)).all()):
             raise expected(f"the {name} of `error` to be finite and ≥ 0", value)
         if tensor.ndim == 0 and not tensor:
@@ -174,6 +176,10 @@ def check_error(error: Error, logits: Tensor) -> AffineError:
         if len(error) != 2:
             raise expected("`error` to be an offset, or a pair (offset, slope)", f"{len(error)} values")
         return AffineError(part(error[0], "offset"), part(error[1], "slope"))
+    if isinstance(error, list):
+        raise expected(
+            "`error` to be a number, a tensor or a pair (offset, slope)", "a list", "Use a tuple for a pair."
+        )
     return AffineError(0.0 if error is None else part(error, "offset"))
 
 

@@ -12,17 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from safeset.errors import expected
+from safeset.inputs import Numbers, as_number, as_tensor
 
 U = 2.0**-53  # unit roundoff of float64
 TINY, HUGE = 2.0**-480, 2.0**480  # between these a sum of squares neither underflows nor overflows
 PAIRS_AT_ONCE = 4096
-
-Numbers = Tensor | np.ndarray | list[list[float]]
 
 
 class Constants(Protocol):
@@ -44,6 +42,9 @@ class MatrixConstants:
 
     matrix: Tensor
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matrix", as_tensor(self.matrix, "`lipschitz`"))
+
     def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:
         """Rows of the matrix."""
         return lambda picked: self.matrix.detach()[picked] * epsilon
@@ -64,14 +65,14 @@ class MatrixConstants:
                 of 1e-6 between K_ji and K_ij count as rounding: the larger one is taken.
         """
         given = self.matrix
-        if given.is_complex() or given.dtype == torch.bool:
-            raise expected("`lipschitz` to hold real numbers", given.dtype)
         if given.shape != (classes, classes):
             raise expected(
                 f"`lipschitz` to be a ({classes}, {classes}) tensor, a constant for each pair of classes",
                 f"shape {tuple(given.shape)}",
             )
         matrix = given.detach().to(device, torch.float64).clone().fill_diagonal_(0.0)
+        if not given.is_floating_point():
+            matrix = torch.where(matrix < 2.0**53, matrix, up(matrix))  # large integers were rounded
         if not bool((matrix >= 0).all()):
             j, i = (~(matrix >= 0)).nonzero()[0].tolist()
             raise expected("Lipschitz constants that are ≥ 0", f"{matrix[j, i].item()} for the pair ({j}, {i})")
@@ -109,15 +110,19 @@ class HeadConstants:
                 f"shape {tuple(rows.shape)}, {rows.dtype}",
             )
         object.__setattr__(self, "rows", rows)
-        if isinstance(self.scale, Tensor | np.ndarray):
-            scale = torch.as_tensor(self.scale)
-            if scale.numel() != 1:
-                raise expected("`scale` to be a number or a 0-d tensor", f"shape {tuple(scale.shape)}")
-            object.__setattr__(self, "scale", scale.reshape(()))
+        if isinstance(self.scale, Tensor) and self.scale.numel() == 1 and self.scale.is_floating_point():
+            object.__setattr__(self, "scale", self.scale.reshape(()))
+            return
+        scale = as_number(self.scale)
+        if scale is None:
+            raise expected("`scale` to be a number or a 0-d tensor", repr(self.scale)[:80])
+        object.__setattr__(self, "scale", scale)
 
     def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:
         """By the Gram matrix of the rows: ‖w_j‖² + ‖w_i‖² − 2 w_j·w_i. Good for choosing, worthless as a proof."""
-        rows = self.rows.detach() * (epsilon * (self.scale.detach() if isinstance(self.scale, Tensor) else self.scale))
+        rows = self.rows.detach()
+        scale = self.scale.detach() if isinstance(self.scale, Tensor) else self.scale
+        rows = (rows - rows.mean(dim=0)) * (epsilon * scale)  # a common part would drown the differences
         squares = rows.square().sum(dim=1, keepdim=True)
         left = torch.cat([-2 * rows, squares, torch.ones_like(squares)], dim=1)
         right = torch.cat([rows, torch.ones_like(squares), squares], dim=1).T  # left @ right = squared distances
@@ -182,8 +187,8 @@ class HeadConstants:
         rows = self.rows.detach().to(device, torch.float64)
         if not bool(rows.isfinite().all()):
             raise expected("finite `rows` of the head", "NaN or infinite weights")
-        scale = float(self.scale.detach() if isinstance(self.scale, Tensor) else self.scale)
-        if not scale >= 0:
+        scale = as_number(self.scale)
+        if scale is None or not scale >= 0:
             raise expected("`scale` to be a Lipschitz constant ≥ 0", scale)
         return HeadConstants(rows, scale)
 
@@ -199,18 +204,8 @@ def up(value: float | Tensor) -> float | Tensor:
     return math.nextafter(value, math.inf)
 
 
-def as_tensor(numbers: object, what: str) -> Tensor:
-    """A tensor as it is; arrays and nested lists of numbers in their own precision, Python's floats in float64."""
-    if isinstance(numbers, Tensor):
-        return numbers
-    try:
-        return torch.as_tensor(np.asarray(numbers))
-    except (TypeError, ValueError) as error:
-        raise expected(f"{what} to be a tensor or an array of numbers", f"{type(numbers).__name__} ({error})") from None
-
-
 def as_constants(lipschitz: "Numbers | HeadConstants | MatrixConstants") -> HeadConstants | MatrixConstants:
     """Constants as they are, or a (classes, classes) matrix of numbers as `MatrixConstants`."""
     if isinstance(lipschitz, HeadConstants | MatrixConstants):
         return lipschitz
-    return MatrixConstants(as_tensor(lipschitz, "`lipschitz`"))
+    return MatrixConstants(lipschitz)  # type: ignore[arg-type]

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from safeset.certificates import Certificate, check_epsilon
+from safeset.certificates import Certificate
 from safeset.errors import expected
+from safeset.inputs import check_epsilon
 
 
 def vra(certificate: Certificate, labels: Tensor) -> float:

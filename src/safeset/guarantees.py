@@ -222,6 +222,8 @@ class Affinity(Guarantee):
     @classmethod
     def from_file(cls, path: str | Path) -> "Affinity":
         """The collection that a TOML or JSON file describes; see `affinity.from_description` for its keys."""
+        if not isinstance(path, str | Path):
+            raise expected("the path of an affinity file", repr(path))
         return cls(*affinity.read(Path(path)))
 
     def bind(self, class_names: Sequence[str]) -> "Affinity":
@@ -291,7 +293,7 @@ def parse(text: str) -> Guarantee:
             return Affinity.from_file(described)
         try:
             description = json.loads(described)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise expected("JSON after 'affinity:'", f"this: {error}") from None
         return Affinity(*affinity.from_description(description))
     if plain.lower() == "standard":

@@ -164,15 +164,16 @@ def instrument(
 def _slacks(logits: Tensor, ranking: Tensor, constants: Constants, epsilon: float | Tensor) -> tuple[Tensor, Tensor]:
     """D_ji for the pairs of a pair table, and the (batch, K) classes of its last column, some ranks at a time."""
     batch, classes = logits.shape
-    outside = logits.scatter(1, ranking, -math.inf)[:, None, :]
+    inside = torch.zeros_like(logits, dtype=torch.bool).scatter(1, ranking, True)
+    anyone = inside.long().argmin(dim=1, keepdim=True)  # (batch, 1): some class outside
     best = logits.gather(1, ranking)  # (batch, K)
     moves = constants.quick(epsilon)
     tables, outsiders = [], []
     step = max(1, ELEMENTS_AT_ONCE // max(1, batch * classes))
     for ranks in (slice(start, start + step) for start in range(0, ranking.shape[1], step)):
-        move = moves(ranking[:, ranks])  # (batch, ranks, classes)
-        corner = move.gather(2, ranking[:, None, :].expand(-1, move.shape[1], -1)) + best[:, None, :]
-        worst, outsider = (move + outside).max(dim=2)
+        reach = moves(ranking[:, ranks]) + logits[:, None, :]  # (batch, ranks, classes): f_i + ε·K_ji
+        corner = reach.gather(2, ranking[:, None, :].expand(-1, reach.shape[1], -1))
+        worst, outsider = reach.masked_fill_(inside[:, None, :], -math.inf).max(dim=2)
         tables.append(best[:, ranks, None] - torch.cat([corner, worst[:, :, None]], dim=2))
-        outsiders.append(outsider)
+        outsiders.append(torch.where(worst > -math.inf, outsider, anyone))
     return torch.cat(tables, dim=1), torch.cat(outsiders, dim=1)

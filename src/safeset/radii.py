@@ -40,7 +40,7 @@ EXACT = AffineError()
 def gap(first: Tensor, second: Tensor, offset: Tensor | float) -> Tensor:
     """f_j − f_i − e₀ from below: what this line rounds is at most 4u(|f_j| + |f_i|)."""
     lowered = first - second - offset - 4 * U * (first.abs() + second.abs())
-    return torch.where(lowered.isnan(), 0.0, lowered)  # ∞ − ∞, from logits near the largest number
+    return torch.where(lowered.isnan(), 0.0, lowered)  # ∞ − ∞, from logits near the largest number: not strict
 
 
 def widened(upper: Tensor, slope: Tensor | float) -> Tensor:
@@ -49,8 +49,9 @@ def widened(upper: Tensor, slope: Tensor | float) -> Tensor:
 
 
 def quotient(gaps: Tensor, constants: Tensor) -> Tensor:
-    """Gap / constant, rounded down; ±∞ by the sign of the gap where the constant is 0."""
+    """Gap / constant, rounded down; ±∞ by the sign of the gap where the constant is 0, −∞ where it is +∞."""
     rounded = torch.nextafter(gaps / constants, gaps.new_tensor(-math.inf))
+    rounded = torch.where(constants < math.inf, rounded, -math.inf)
     return torch.where(constants == 0, torch.where(gaps > 0, math.inf, -math.inf), rounded)
 
 

@@ -1,0 +1,71 @@
+"""What users hand over, made into tensors and numbers, or named as a mistake."""
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safeset.errors import expected
+
+Numbers = Tensor | np.ndarray | list[list[float]]
+
+
+def as_tensor(numbers: object, what: str) -> Tensor:
+    """A dense tensor of real numbers: arrays and nested lists in their own precision, Python's floats in float64."""
+    try:
+        tensor = numbers if isinstance(numbers, Tensor) else torch.as_tensor(np.asarray(numbers))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise expected(f"{what} to be a tensor or an array of numbers", f"{type(numbers).__name__} ({error})") from None
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise expected(f"{what} to hold real numbers", tensor.dtype)
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise expected(f"{what} to be a dense tensor", f"{tensor.layout}, {tensor.dtype}", "Call .to_dense() first.")
+    return tensor
+
+
+def as_number(value: Any) -> float | None:
+    """A real number, also from a tensor or an array of one; None if it is none. Too large a one is ∞.
+
+    >>> as_number(torch.tensor(0.5)), as_number(True), as_number("0.5")
+    (0.5, None, None)
+    """
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.item() if value.size == 1 else None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value) + 0.0  # no −0
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def check_epsilon(epsilon: object) -> float:
+    """ε as a float, if it can be a radius."""
+    radius = as_number(epsilon)
+    if radius is None or not 0 <= radius < math.inf:
+        raise expected("`epsilon` to be a finite number ≥ 0", repr(epsilon)[:80])
+    return radius
+
+
+def check_names(class_names: object, classes: int | None = None) -> tuple[str, ...]:
+    """Distinct class names, as many as there are classes."""
+    if isinstance(class_names, str) or not hasattr(class_names, "__iter__"):
+        raise expected("class names to be a list of names", repr(class_names)[:80])
+    names = tuple(map(str, class_names))
+    if classes is not None and len(names) != classes:
+        raise expected(f"a name for each of the {classes} classes", f"{len(names)} names")
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise expected("distinct class names", f"{twice!r} twice")
+    return names
+
+
+def check_subnormals(device: torch.device) -> None:
+    """Refuse to prove anything where numbers below 2⁻¹⁰²² are flushed to zero: radii would come out as ∞."""
+    if device.type == "cpu" and not float(torch.tensor(2.0**-1074, dtype=torch.float64) * 1.0):
+        raise expected("subnormal numbers to be kept", "them flushed to zero", "Call torch.set_flush_denormal(False).")
