@@ -1,7 +1,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from safeset import Affinity, ArgumentError, Standard
 from safeset.affinity import from_hierarchy
@@ -42,6 +44,8 @@ def test_highway_river_agriculture():
 def test_groups():
     assert Affinity.from_groups([0, 1, 0, 1]) == Affinity([[0, 2], [1, 3]])
     assert Affinity.from_groups({3: "a", 1: "a", 0: "b"}) == Affinity([[0], [1, 3]])
+    for groups in (np.array([0, 1, 0]), torch.tensor([0, 1, 0]), list(torch.tensor([0, 1, 0]))):
+        assert Affinity.from_groups(groups) == Affinity([[0, 2], [1]])
 
 
 def test_neighbours():
@@ -102,7 +106,7 @@ class TestHierarchy:
         with pytest.raises(ArgumentError, match="Expected"):
             from_hierarchy(self.EDGES, **options)
 
-    @pytest.mark.parametrize("edges", [[], [("a",)], ["ab"]])
+    @pytest.mark.parametrize("edges", [[], [("a",)], ["ab"], [("a", "b"), 3], None, [("a", [])]])
     def test_bad_edges(self, edges):
         with pytest.raises(ArgumentError, match="Expected"):
             from_hierarchy(edges, max_leaves=2)
@@ -167,6 +171,8 @@ class TestFiles:
             ("a.toml", "sets = [[1.5]]", "1.5"),
             ("a.toml", "", "one or more of"),
             ("a.toml", "sets = [[", "TOML"),
+            ("a.toml", "neighbours = [[1], [2]]", "indices or names"),
+            ("a.json", "[[" + "9" * 5000 + "]]", "JSON"),
             ("a.json", "{", "JSON"),
             ("a.json", '"x"', "one or more of"),
             ("a.toml", 'neighbours = ["a"]', "at least two"),
@@ -185,6 +191,11 @@ class TestFiles:
         with pytest.raises(ArgumentError, match="Expected") as error:
             Affinity.from_file(tmp_path / name)
         assert message in str(error.value)
+
+    @pytest.mark.parametrize("path", [None, 3])
+    def test_not_a_path(self, path):
+        with pytest.raises(ArgumentError, match="path"):
+            Affinity.from_file(path)
 
     def test_missing_and_binary_files(self, tmp_path):
         with pytest.raises(ArgumentError, match="No such file"):
@@ -208,6 +219,10 @@ class TestBinding:
     def test_strangers(self):
         with pytest.raises(ArgumentError, match=r"'rivr'\. Did you mean 'river'"):
             Affinity([["rivr", "highway"]]).bind(EUROSAT)
+
+    def test_names_are_a_list(self):
+        with pytest.raises(ArgumentError, match="a list of names"):
+            Affinity([["a"]]).bind("abc")
 
     def test_repeated_names(self):
         with pytest.raises(ArgumentError, match="'a' twice"):

@@ -13,6 +13,17 @@ from safeset import Affinity, ArgumentError, HeadConstants, RelaxedTopK, Safeset
 from safeset.certificates import Certificate
 from strategies import guarantees, logits, matrices
 
+BAD_LABELS = [
+    [0, 1],
+    [0, 1, 3],
+    [0, 1, -1],
+    [0.0, 1.0, 2.0],
+    [[0], [1], [2]],
+    None,
+    "abc",
+    [True, False, True],
+    [1j] * 3,
+]
 HEAD = HeadConstants(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.1, 0.0]], dtype=torch.float64))
 
 
@@ -117,10 +128,15 @@ class TestBatches:
         for name in ("certified", "core", "optional", "radii", "radius", "core_radius", "ranking"):
             assert torch.equal(getattr(part, name), getattr(self.certificate, name)[index])
 
-    @pytest.mark.parametrize("index", [0, -1, 29, np.int64(4)])
+    @pytest.mark.parametrize("index", [0, -1, 29, np.int64(4), torch.tensor(4)])
     def test_single_points(self, index):
         assert len(self.certificate[index]) == 1
         assert torch.equal(self.certificate[index].core[0], self.certificate.core[index])
+
+    @pytest.mark.parametrize("index", [True, None, (0, 1), 1.0, "0"])
+    def test_not_an_index(self, index):
+        with pytest.raises(ArgumentError, match="a slice"):
+            self.certificate[index]
 
     def test_out_of_range(self):
         with pytest.raises(IndexError):
@@ -208,6 +224,10 @@ def test_gradients_are_left_alone():
         ({"logits": torch.zeros(2, 3, 4)}, "shape"),
         ({"logits": [[1.0, 2.0], [3.0]]}, "an array of numbers"),
         ({"logits": [["a", "b", "c"]]}, "an array of numbers"),
+        ({"logits": [torch.zeros(3, requires_grad=True)] * 2}, "an array of numbers"),
+        ({"logits": torch.zeros(2, 3).to_sparse()}, "dense"),
+        ({"logits": torch.zeros(2, 3, device="meta")}, "real numbers"),
+        ({"lipschitz": torch.ones(3, 3).to_sparse()}, "dense"),
         ({"lipschitz": "abc"}, "an array of numbers"),
         ({"lipschitz": None}, "an array of numbers"),
         ({"logits": torch.zeros(2, 3, dtype=torch.complex64)}, "real numbers"),
@@ -229,6 +249,12 @@ def test_gradients_are_left_alone():
         ({"epsilon": math.inf}, "`epsilon`"),
         ({"epsilon": math.nan}, "`epsilon`"),
         ({"epsilon": "0.1"}, "`epsilon`"),
+        ({"epsilon": True}, "`epsilon`"),
+        ({"epsilon": np.True_}, "`epsilon`"),
+        ({"epsilon": torch.tensor(True)}, "`epsilon`"),
+        ({"epsilon": torch.ones(2)}, "`epsilon`"),
+        ({"epsilon": 1j}, "`epsilon`"),
+        ({"epsilon": 10**400}, "`epsilon`"),
         ({"epsilon": None}, "`epsilon`"),
         ({"guarantee": RelaxedTopK(3)}, r"1..2 \(classes − 1\), but got 3"),
         ({"guarantee": "top3"}, r"1..2 \(classes − 1\), but got 3"),
@@ -238,6 +264,9 @@ def test_gradients_are_left_alone():
         ({"method": "join"}, "Did you mean 'joint'"),
         ({"method": "joint"}, "HeadConstants"),
         ({"class_names": ["a", "b"]}, "3 classes, but got 2 names"),
+        ({"class_names": "abc"}, "a list of names"),
+        ({"class_names": 3}, "a list of names"),
+        ({"class_names": ["a", "b", "a"]}, "'a' twice"),
     ],
     ids=str,
 )
@@ -258,16 +287,31 @@ def test_bad_heads(arguments):
         HeadConstants(**arguments)
 
 
-def test_a_scale_of_two_numbers():
+@pytest.mark.parametrize("scale", [torch.ones(2), None, "1", True, torch.tensor(True), 1j, [1.0], torch.tensor(1j)])
+def test_bad_scales(scale):
     with pytest.raises(ArgumentError, match="`scale`"):
-        HeadConstants(torch.ones(3, 2), torch.ones(2))
+        HeadConstants(torch.ones(3, 2), scale)
 
 
-@pytest.mark.parametrize("labels", [[0, 1], [0, 1, 3], [0, 1, -1], [0.0, 1.0, 2.0], [[0], [1], [2]]])
+@pytest.mark.parametrize("number", [0.7, np.float64(0.7), np.array(0.7), torch.tensor(0.7, dtype=torch.float64)])
+def test_numbers_in_any_dress(number):
+    plain = certify_logits([[3.0, 1.0, 0.0]], HeadConstants(torch.eye(3), 0.7), 0.7, "rt2")
+    other = certify_logits([[3.0, 1.0, 0.0]], HeadConstants(torch.eye(3), number), number, "rt2")
+    assert torch.equal(plain.windows, other.windows)
+    assert other.epsilon == 0.7
+    assert isinstance(other.epsilon, float)
+
+
+@pytest.mark.parametrize("labels", BAD_LABELS, ids=str)
 def test_bad_labels(labels):
     certificate = certify_logits(torch.zeros(3, 3), torch.ones(3, 3), 0.1, "rt2")
     with pytest.raises(ArgumentError, match="labels"):
-        certificate.verified(torch.tensor(labels))
+        certificate.verified(labels)
+
+
+def test_labels_may_be_lists():
+    certificate = certify_logits([[3.0, 1.0, 0.0]], torch.ones(3, 3), 0.1, "standard")
+    assert certificate.verified([0]).tolist() == [True]
 
 
 class TestWhatGloroGetsWrong:

@@ -1,10 +1,11 @@
 import copy
+import json
 import pickle
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference import eligible_ks, ranking
@@ -98,6 +99,23 @@ def test_text_is_forgiving(text):
 def test_bad_text_is_an_error(text):
     with pytest.raises(ArgumentError, match="Expected"):
         parse(text)
+
+
+KEYS = st.sampled_from(["sets", "groups", "neighbours", "hierarchy", "everyone_with", "edges", "depth", "max_leaves"])
+LEAVES = st.none() | st.booleans() | st.integers(-2, 5) | st.floats(allow_nan=False) | st.sampled_from(["a", "b", ""])
+JSON = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=12
+)
+
+
+@given(st.text() | JSON.map(json.dumps).map("affinity:".__add__) | st.text().map("affinity:".__add__))
+@settings(max_examples=500)
+def test_any_text_is_a_guarantee_or_a_named_mistake(text):
+    try:
+        guarantee = parse(text)
+    except ArgumentError:
+        return
+    assert parse(str(guarantee)) == guarantee
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, "3", True, None])

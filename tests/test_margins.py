@@ -98,6 +98,31 @@ def test_a_class_in_no_affinity_set_leaves_the_loss_finite():
     assert m[0] == margin(logits, HeadConstants(rows, scale), 0.3, Standard())[0]
 
 
+@pytest.mark.parametrize("method", ["uniform", "floating"])
+def test_classes_that_are_masked_out(method):
+    constants = MatrixConstants(torch.ones(3, 3))
+    two = margin(torch.tensor([[3.0, 2.0, -math.inf]]), constants, 0.1, RelaxedTopK(2), method=method)
+    one = margin(torch.tensor([[3.0, -math.inf, -math.inf]]), constants, 0.1, Standard(), method=method)
+    assert two.tolist() == one.tolist() == [math.inf]
+    assert margin(torch.tensor([[3.0, 2.0, -math.inf]]), constants, 0.1, Standard()).item() == pytest.approx(0.9)
+
+
+def test_an_unknown_constant_does_not_hide_the_others():
+    matrix = torch.ones(4, 4)
+    matrix[0, 1] = matrix[1, 0] = math.inf
+    assert margin(torch.tensor([[3.0, 2.0, 1.0, 0.0]]), MatrixConstants(matrix), 0.1, RelaxedTopK(2)).item() == (
+        pytest.approx(0.9)
+    )
+
+
+def test_a_common_part_of_the_rows_does_not_drown_the_differences():
+    make = torch.Generator().manual_seed(0)
+    logits = torch.randn(200, 10, generator=make)
+    rows = 0.3 * torch.randn(10, 64, generator=make) + 1000
+    exact = margin(logits.double(), HeadConstants(rows.double()), 0.5, RelaxedTopK(3))
+    assert torch.allclose(margin(logits, HeadConstants(rows), 0.5, RelaxedTopK(3)).double(), exact, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_keeps_the_dtype(dtype):
     logits, rows, scale = head(dtype=dtype)

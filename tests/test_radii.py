@@ -320,6 +320,12 @@ def test_rows_that_are_not_finite_have_no_targets():
     assert (membership_radii(values, np.ones((3, 3)), 2) == 0).all()
 
 
+BAD_ERRORS = [
+    *(-1.0, math.nan, math.inf, (0.0, -1.0), torch.ones(5), (1.0,), (1.0, 1.0, 1.0)),
+    *([0.1, 0.1], True, 1j, torch.tensor(0.5j), (None, 0.0), "x", {}, 10**400),
+]
+
+
 class TestErrors:
     """The affine rounding error e(ε) = offset + slope·ε of each pair."""
 
@@ -344,7 +350,7 @@ class TestErrors:
         assert self.radius(1.0)[0] == 0.0
         assert self.radius(1.0 - 1e-9)[0] > 0
 
-    @pytest.mark.parametrize("error", [-1.0, math.nan, math.inf, (0.0, -1.0), torch.ones(5), (1.0,), (1.0, 1.0, 1.0)])
+    @pytest.mark.parametrize("error", BAD_ERRORS)
     def test_bad_ones(self, error):
         with pytest.raises(ValueError, match="Expected"):
             self.radius(error)
@@ -378,6 +384,35 @@ def test_unknown_constants_are_not_certified_even_at_zero():
     assert not certificate.certified.any()
     assert (certificate.windows == 0).all()
     assert not certify_logits([[3.0, 2.0]], HeadConstants(torch.ones(2, 2), math.inf), 0.0, "standard").certified.any()
+
+
+def test_unknown_constants_beside_gaps_that_overflow():
+    values = [[1.7e308, 1.6e308, 0.0], [1.7e308, -1.7e308, 0.0]]
+    matrix = np.array([[0, math.inf, 1], [math.inf, 0, 1], [1, 1, 0.0]])
+    for constants in (matrix, HeadConstants(torch.eye(3), math.inf)):
+        table = target_table(values, constants)
+        assert not table.isnan().any()
+        assert (table[:, 0, 1] == 0).all()
+        assert (table[:, 1, 0] == 0).all()
+        assert (membership_radii(values, constants, 1)[:, :2] == 0).all()
+        assert (membership_radii(values, constants, 2) < math.inf).all()
+
+
+def test_nothing_is_proved_where_subnormals_are_flushed():
+    torch.set_flush_denormal(True)
+    try:
+        for prove in (lambda *given: certify_logits(*given, 0.0, "standard"), target_table):
+            with pytest.raises(ValueError, match="set_flush_denormal"):
+                prove([[1e-300, 0.0]], [[0, 1e-310], [1e-310, 0]])
+    finally:
+        torch.set_flush_denormal(False)
+    assert certify_logits([[1e-300, 0.0]], [[0, 1e-310], [1e-310, 0]], 0.0, "standard").radius.item() < 1.1e10
+
+
+def test_large_integers_are_not_rounded_down():
+    constant = 2**53 + 1
+    radius = certify_logits([[1.0, 0.0]], torch.tensor([[0, constant], [constant, 0]]), 0.0, "standard").radius.item()
+    assert Fraction(radius) * constant <= 1
 
 
 def test_constants_of_zero_hold_everywhere():

@@ -1,7 +1,7 @@
 """What users hand over, made into tensors and numbers, or named as a mistake."""
 
 import math
-from numbers import Real
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -33,15 +33,15 @@ def as_number(value: Any) -> float | None:
     (0.5, None, None)
     """
     if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray | np.generic):
+        value = value.detach().item() if value.numel() == 1 else None
+    elif isinstance(value, np.ndarray | np.generic):
         value = value.item() if value.size == 1 else None
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
         return None
     try:
         return float(value) + 0.0  # no −0
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def check_epsilon(epsilon: object) -> float:

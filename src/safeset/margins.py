@@ -131,7 +131,8 @@ def margin(
         rows = torch.arange(k, device=logits.device)
         columns = torch.arange(k + 1, device=logits.device)
         breaks = (rows <= first)[:, :, None] & (columns > last)[:, None, :]  # (batch, K, K + 1)
-        decisive = pairs.masked_fill(~breaks, math.inf).flatten(1).argmin(dim=1, keepdim=True)
+        finite = pairs.clamp(max=torch.finfo(pairs.dtype).max)  # so that none ties with what is masked
+        decisive = finite.masked_fill(~breaks, math.inf).flatten(1).argmin(dim=1, keepdim=True)
         row, column = decisive // (k + 1), decisive % (k + 1)
         j = ranking.gather(1, row)
         i = torch.cat([ranking.gather(1, column.clamp(max=k - 1)), outsiders.gather(1, row)], dim=1)
@@ -171,7 +172,7 @@ def _slacks(logits: Tensor, ranking: Tensor, constants: Constants, epsilon: floa
     tables, outsiders = [], []
     step = max(1, ELEMENTS_AT_ONCE // max(1, batch * classes))
     for ranks in (slice(start, start + step) for start in range(0, ranking.shape[1], step)):
-        reach = moves(ranking[:, ranks]) + logits[:, None, :]  # (batch, ranks, classes): f_i + ε·K_ji
+        reach = moves(ranking[:, ranks]).add_(logits[:, None, :])  # (batch, ranks, classes): f_i + ε·K_ji
         corner = reach.gather(2, ranking[:, None, :].expand(-1, reach.shape[1], -1))
         worst, outsider = reach.masked_fill_(inside[:, None, :], -math.inf).max(dim=2)
         tables.append(best[:, ranks, None] - torch.cat([corner, worst[:, :, None]], dim=2))
