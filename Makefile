@@ -24,6 +24,7 @@ test: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses auto -m slow --durations 10
 	$(BIN)/python benchmarks/tightness.py
+	$(BIN)/python benchmarks/pages.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --fix
@@ -32,6 +33,7 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev $(GLORO)/.ready
 	$(BIN)/python benchmarks/head.py --gloro $(GLORO)/bin/python
+	$(BIN)/python benchmarks/pages.py
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -47,29 +47,3 @@ def save(path: str, result: dict[str, Any]) -> None:
     temporary.write_text(json.dumps(result, indent=1) + "\n")
     temporary.replace(target)
     print(f"wrote {target.relative_to(ROOT)}")
-
-
-def load(path: str) -> dict[str, Any]:
-    """A result saved before."""
-    result: dict[str, Any] = json.loads((ROOT / "results" / path).read_text())
-    return result
-
-
-def fill(page: str, name: str, table: str) -> None:
-    """Put a table into a page, between its markers ``<!-- name -->`` and ``<!-- /name -->``."""
-    path = ROOT / page
-    before, rest = path.read_text().split(f"<!-- {name} -->")
-    after = rest.split(f"<!-- /{name} -->")[1]
-    path.write_text(f"{before}<!-- {name} -->\n{table.strip()}\n<!-- /{name} -->{after}")
-
-
-def filled(page: str, name: str) -> str:
-    """The table that a page holds between its markers."""
-    text = (ROOT / page).read_text()
-    return text.split(f"<!-- {name} -->\n")[1].split(f"\n<!-- /{name} -->")[0]
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -2,8 +2,7 @@
 
 All libraries are measured in one run: each head lives in a process of its own, and the processes take steps in turn.
 
-    python benchmarks/head.py --gloro .venv-gloro/bin/python    # measures, writes results/benchmarks/head.json
-    python benchmarks/head.py --table                           # only writes the tables of docs/performance.md again
+    python benchmarks/head.py --gloro .venv-gloro/bin/python    # writes results/benchmarks/head.json
 """
 
 import argparse
@@ -17,12 +16,11 @@ from typing import Any
 
 import torch
 
-from common import ROOT, commit, fill, load, machine, markdown, save
+from common import ROOT, commit, machine, save
 from safeset import HeadConstants, RelaxedTopK, certify_logits
 from safeset.margins import METHODS
 
 BATCH, FEATURES, THREADS = 256, 256, 2
-RESULT, PAGE = "benchmarks/head.json", "docs/performance.md"
 
 
 def heads(gloro: bool) -> list[dict[str, Any]]:
@@ -60,7 +58,8 @@ class Stepper:
             raise RuntimeError(f"{head['library']} did not start: {head['head']}, {head['classes']} classes")
 
     def step(self) -> float:
-        """Seconds of one step."""
+        """Seconds of one step, once the threads of the process before have stopped spinning."""
+        time.sleep(0.02)
         print("step", file=self.stdin, flush=True)
         return float(self.stdout.readline())
 
@@ -95,13 +94,10 @@ def measure_heads(pythons: dict[str, str], rounds: int) -> list[dict[str, Any]]:
 
 
 def memory(python: str, head: dict[str, Any], *, backward: bool) -> float:
-    """Megabytes that a step adds at its peak, the median of three fresh processes."""
-    peaks = []
-    for _ in range(3):
-        stepper = Stepper(python, head, backward=backward, memory=True)
-        peaks.append(float(stepper.first))
-        stepper.stop()
-    return round(statistics.median(peaks), 1)
+    """Megabytes that a step adds at its peak, in a fresh process."""
+    stepper = Stepper(python, head, backward=backward, memory=True)
+    stepper.stop()
+    return round(float(stepper.first), 1)
 
 
 def measure_methods(rounds: int) -> list[dict[str, Any]]:
@@ -134,62 +130,28 @@ def _microseconds(
     return round(1e6 * statistics.median(taken[1:]) / len(logits), 2)
 
 
-def tables(result: dict[str, Any]) -> dict[str, str]:
-    """The tables of the page, by name."""
-    found = {(row["library"], row["classes"], row["head"]): row for row in result["heads"]}
-    rows = []
-    for (library, classes, name), row in found.items():
-        if library != "safeset":
-            continue
-        cells = [f"{classes:,}", name, f"{row['forward_ms']:.2f}", f"{row['both_ms']:.2f}", f"{row['both_mb']:.0f}"]
-        cells.append(f"{row['both_ms'] / row['both_plain_ms']:.1f}" if name != "plain" else "1")
-        other = found.get(("gloro", classes, name))
-        if other:
-            cells += [f"{other['forward_ms']:.1f}", f"{other['both_ms']:.1f}", f"{other['both_mb']:,.0f}"]
-            cells.append(f"{other['both_ms'] / row['both_ms']:.1f} ×")
-        else:
-            cells += ["—"] * 4
-        rows.append(cells)
-    header = ["classes", "head", "forward, ms", "and backward, ms", "added MB", "× plain"]
-    header += ["gloro: forward", "and backward", "added MB", "ours faster"]
-    methods = [
-        [f"{row['classes']:,}", f"rt{row['k']}"]
-        + [f"{row[name]:,.1f}" if name in row else "—" for name in (*METHODS, "floating_matrix")]
-        for row in result["methods"]
-    ]
-    return {
-        "heads": markdown(header, rows),
-        "methods": markdown(["classes", "guarantee", *METHODS, "floating, from a matrix"], methods),
-    }
-
-
 def main() -> None:
-    """Measure, save, and write the tables."""
+    """Measure and save."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--gloro", help="a Python that has gloro; without it only safeset is measured")
     parser.add_argument("--rounds", type=int, default=15, help="steps of each head")
-    parser.add_argument("--table", action="store_true", help="write the tables from the saved result")
     arguments = parser.parse_args()
-    if not arguments.table:
-        started = time.perf_counter()
-        pythons = {"safeset": sys.executable} | ({"gloro": str(ROOT / arguments.gloro)} if arguments.gloro else {})
-        result = {
-            "command": "make bench",
-            "batch": BATCH,
-            "features": FEATURES,
-            "rounds": arguments.rounds,
-            "dtype": "float32 (steps), float64 (certification)",
-            "device": "cpu",
-            "commit": commit(),
-            "machine": machine() | {"threads": THREADS},
-            "heads": measure_heads(pythons, arguments.rounds),
-            "methods": measure_methods(arguments.rounds),
-            "seconds": round(time.perf_counter() - started, 1),
-        }
-        save(RESULT, result)
-    for name, table in tables(load(RESULT)).items():
-        fill(PAGE, name, table)
-        print(table)
+    started = time.perf_counter()
+    pythons = {"safeset": sys.executable} | ({"gloro": str(ROOT / arguments.gloro)} if arguments.gloro else {})
+    result = {
+        "command": "make bench",
+        "batch": BATCH,
+        "features": FEATURES,
+        "rounds": arguments.rounds,
+        "dtype": "float32 (steps), float64 (certification)",
+        "device": "cpu",
+        "commit": commit(),
+        "machine": machine() | {"threads": THREADS},
+        "heads": measure_heads(pythons, arguments.rounds),
+        "methods": measure_methods(arguments.rounds),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    save("benchmarks/head.json", result)
 
 
 if __name__ == "__main__":

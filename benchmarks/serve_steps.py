@@ -1,7 +1,7 @@
 """One head of one library in a process of its own, stepped on request; run by head.py, also in gloro's environment.
 
-Reads a JSON description on the first line of standard input, builds the head, takes two steps, and prints a line; then,
-for each line it reads, takes one step and prints its seconds. With ``memory`` it prints the megabytes
+Reads a JSON description on the first line of standard input, builds the head, takes a step and prints a line; then, for
+each line it reads, takes two steps and prints the seconds of the second. With ``memory`` it prints the megabytes
 that one step adds at its peak. Only the standard library and the library measured are imported here.
 """
 
@@ -116,9 +116,9 @@ def main() -> None:
         return
     step = make(head)
     step()
-    step()
     print("ready", flush=True)
     for _ in sys.stdin:
+        step()  # wakes threads and caches up
         started = time.perf_counter()
         step()
         print(json.dumps(time.perf_counter() - started), flush=True)

@@ -1,3 +1,10 @@
+import json
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+import torch
 from hypothesis import HealthCheck, settings
 
 # The same examples in every run, so that a red run is the change's fault; `make test-slow` draws new ones.
@@ -5,7 +12,37 @@ settings.register_profile("fixed", deadline=None, derandomize=True, suppress_hea
 settings.register_profile("slow", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fixed")
 
+STARTED = time.perf_counter()
+ROOT = Path(__file__).parents[1]
+
+
+def slow(config):
+    return config.option.markexpr == "slow"
+
 
 def pytest_configure(config):
-    if "slow" in config.option.markexpr and "not" not in config.option.markexpr:
+    if slow(config):
         settings.load_profile("slow")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """`make test-slow` leaves a summary to commit."""
+    if not slow(config):
+        return
+    git = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    stats = terminalreporter.stats
+    summary = {
+        "command": "make test-slow",
+        "commit": subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip(),
+        "passed": len(stats.get("passed", [])),
+        "failed": [report.nodeid for report in (*stats.get("failed", []), *stats.get("error", []))],
+        "skipped": [report.nodeid for report in stats.get("skipped", [])],
+        "seconds": round(time.perf_counter() - STARTED),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "tests": {
+            report.nodeid: round(report.duration, 1)
+            for report in sorted(stats.get("passed", []), key=lambda report: report.nodeid)
+        },
+    }
+    (ROOT / "results" / "test-slow.json").write_text(json.dumps(summary, indent=1) + "\n")

@@ -85,3 +85,13 @@ def test_the_python_in_the_pages_runs(page, tmp_path):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_tables_in_the_pages_are_those_of_the_results():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        from pages import pages
+    finally:
+        sys.path.pop(0)
+    for path, text in pages().items():
+        assert path.read_text() == text, f"{path.name} differs from its results: run python benchmarks/pages.py"

@@ -59,6 +59,7 @@ def windows_are_those_of_the_definition(data, values, method):
 
 
 @given(data=st.data(), values=logits(), method=st.sampled_from(["uniform", "floating"]))
+@settings(max_examples=1000)
 def test_windows_are_those_of_the_definition(data, values, method):
     windows_are_those_of_the_definition(data, values, method)
 
@@ -242,11 +243,11 @@ def test_a_slope_that_overflows_the_constant():
 
 
 @pytest.mark.parametrize("method", ["uniform", "floating", "joint"])
-@pytest.mark.parametrize("k", [1, 3, 5, 7])
+@pytest.mark.parametrize("k", [1, 3, 5, 7, 13])
 def test_chunks_change_nothing(method, k):
     make = torch.Generator().manual_seed(k)
-    values = torch.randn(23, 9, generator=make, dtype=torch.float64)
-    head = HeadConstants(torch.randn(9, 4, generator=make, dtype=torch.float64))
+    values = torch.randn(23, k + 3, generator=make, dtype=torch.float64)
+    head = HeadConstants(torch.randn(k + 3, 4, generator=make, dtype=torch.float64))
     order = best_classes(values, k)
     eligible = torch.ones_like(order, dtype=torch.bool)
     whole = window_radii(values, order, eligible, head, method)
@@ -420,6 +421,19 @@ def test_constants_of_zero_hold_everywhere():
     assert certificate.radius.item() == math.inf
     assert certificate.certified.all()
     assert not certify_logits([[3.0, 3.0, 1.0]], np.zeros((3, 3)), 0.0, "standard").certified.any()
+
+
+@pytest.mark.parametrize("method", ["uniform", "floating", "joint"])
+def test_inside_torch_compile(method):
+    make = torch.Generator().manual_seed(0)
+    values, head = torch.randn(9, 6, generator=make), HeadConstants(torch.randn(6, 3, generator=make))
+
+    def answers(given):
+        certificate = certify_logits(given * 2, head, 0.1, "rt4", method=method)
+        return certificate.windows, certificate.core, certificate.radii, membership_radii(given, head, 2)
+
+    for got, wanted in zip(torch.compile(answers, backend="aot_eager")(values), answers(values), strict=True):
+        assert torch.equal(got, wanted)
 
 
 def test_ranking_reference_agrees():

@@ -22,6 +22,9 @@ from safeset.constants import U
 from safeset.margins import beyond, split
 
 WIDEST = 5  # windows b − a ≤ 5 need chains of at most three pairs; wider ones take the best window inside
+DEEPEST = (
+    10  # windows with b ≤ 10; those of larger k are the single pairs of `floating`, or the number of chains explodes
+)
 
 
 class Rows(NamedTuple):
@@ -56,10 +59,12 @@ def chain_windows(least: Tensor, rows: Rows, ranking: Tensor) -> Tensor:
         ranking: (batch, K) classes.
 
     Returns:
-        (batch, K, K); 0 for windows wider than `WIDEST`.
+        (batch, K, K); 0 for windows wider than `WIDEST`, or than 1 beyond `DEEPEST`.
     """
     k = ranking.shape[1]
-    own = least.triu().tril(WIDEST)
+    deep = min(k, DEEPEST)
+    own = least.triu().tril(1)
+    own[:, :deep, :deep] = least[:, :deep, :deep].triu().tril(WIDEST)
     corner = rows.distances.gather(2, ranking[:, None, :].expand(-1, k, -1))  # (batch, K, K)
     largest = rows.distances.amax(dim=(1, 2), keepdim=True)
     size = largest / 2 / torch.frexp(largest).mantissa  # a power of two: what it scales is rounded the same for every K
@@ -86,13 +91,13 @@ def chain_windows(least: Tensor, rows: Rows, ranking: Tensor) -> Tensor:
         """Let the windows first ≤ a < second, last ≤ b know of chains whose last pair ends at each class."""
         ends = beyond(split(values[:, None], ranking, rows.inside)[:, 0])  # (batch, K), over classes of rank > b
         for a in range(first, second):
-            stop = min(k, a + WIDEST + 1)
+            stop = min(deep, a + WIDEST + 1)
             own[:, a, last:stop] = torch.minimum(own[:, a, last:stop], ends[:, last:stop])
 
-    for j1, j2, i1 in combinations(range(k), 3):
+    for j1, j2, i1 in combinations(range(deep), 3):
         if i1 - j2 < WIDEST:
             lower(radius(j1, i1, j2), j1, j2, i1)
-    for j1, j2, i1, j3, i2 in combinations(range(k), 5):
+    for j1, j2, i1, j3, i2 in combinations(range(deep), 5):
         if i2 - j2 < WIDEST:
             known = radius(j1, i1, j2).gather(1, ranking[:, i2, None])
             values = torch.maximum(torch.maximum(radius(j1, i1, j3), radius(j2, i2, j3)), known)

@@ -55,6 +55,8 @@ def quotient(gaps: Tensor, constants: Tensor) -> Tensor:
     return torch.where(constants == 0, torch.where(gaps > 0, math.inf, -math.inf), rounded)
 
 
+# A proof runs as it is written: no compiler may rewrite it.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def window_radii(
     logits: Tensor,
     ranking: Tensor,
@@ -94,6 +96,7 @@ def window_radii(
     return torch.cat(tables)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def target_radii(
     logits: Tensor,
     constants: HeadConstants | MatrixConstants,
@@ -135,7 +138,7 @@ def _own_radii(
     radii = quotient(gaps, constant)
     least = window_least(split(radii, ranking, inside))
     if method == "joint" and isinstance(constants, HeadConstants):
-        drift = slope / constant
+        drift = slope / constant if isinstance(slope, Tensor) else constant.new_zeros(()).expand_as(constant)
         rows = Rows(radii, distances[place], drift, constants.slack, constants.least_distance, inside)
         own = chain_windows(least, rows, ranking)
     else:

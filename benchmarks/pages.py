@@ -1,0 +1,119 @@
+"""The tables of README and docs, made from the JSON under results/; ``<!-- name -->`` marks where each stands.
+
+python benchmarks/pages.py    # writes them; a test fails if a page differs from its results
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+METHODS = ("uniform", "floating", "joint")
+
+
+def digits(result: dict[str, Any]) -> str:
+    """The demo: VRA and rejection rate by guarantee and method."""
+    names = {"standard": "standard", "rt2": "relaxed top-2", "rt3": "relaxed top-3"}
+    found = {(row["guarantee"], row["method"]): row for row in result["rows"]}
+    rows = []
+    for guarantee in dict.fromkeys(row["guarantee"] for row in result["rows"]):
+        cells = [found[guarantee, method] for method in METHODS]
+        numbers = [f"{cell['vra']:.3f} / {cell['rejection_rate']:.3f}" for cell in cells]
+        rows.append([names.get(guarantee, "affinity {1,4,7} {3,5,8,9}"), f"{cells[0]['accuracy']:.3f}", *numbers])
+    return markdown(["guarantee", "accuracy", *(f"{method}: VRA / rejected" for method in METHODS)], rows)
+
+
+def tightness(result: dict[str, Any]) -> str:
+    """Share of the truly robust points that are certified, and mean certified radius over the true one."""
+    header = ["guarantee", *METHODS, *(f"radius, {method}" for method in METHODS), "false certificates"]
+    rows = [
+        [
+            name,
+            *(f"{100 * row['share'][method]:.1f} %" for method in METHODS),
+            *(f"{row['radius'][method]:.3f}" for method in METHODS),
+            str(sum(row["false"].values())),
+        ]
+        for name, row in result["rows"].items()
+    ]
+    return markdown(header, rows)
+
+
+def heads(result: dict[str, Any]) -> str:
+    """Every head: time and memory of a step, ours and gloro's."""
+    others = {(row["classes"], row["head"]): row for row in result["heads"] if row["library"] == "gloro"}
+    rows = []
+    for row in result["heads"]:
+        if row["library"] != "safeset":
+            continue
+        cells = [f"{row['classes']:,}", row["head"], f"{row['forward_ms']:.2f}", f"{row['both_ms']:.2f}"]
+        cells += [
+            f"{row['both_mb']:.0f}",
+            f"{row['both_ms'] / row['both_plain_ms']:.1f}" if row["head"] != "plain" else "1",
+        ]
+        other = others.get((row["classes"], row["head"]))
+        if other:
+            cells += [f"{other['forward_ms']:.1f}", f"{other['both_ms']:.1f}", f"{other['both_mb']:,.0f}"]
+            cells.append(f"{other['both_ms'] / row['both_ms']:.1f} ×")
+        rows.append(cells if other else [*cells, "—", "—", "—", "—"])
+    header = ["classes", "head", "forward, ms", "and backward, ms", "added MB", "× plain"]
+    return markdown([*header, "gloro: forward", "and backward", "added MB", "ours faster"], rows)
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The heads of 1,000 classes, forward and backward."""
+    found = {(row["library"], row["head"]): row for row in result["heads"] if row["classes"] == 1000}
+    rows = []
+    for library, head in found:
+        if library == "safeset" and head != "plain":
+            ours, other = found["safeset", head], found["gloro", head]
+            cells = [f"{row['both_ms']:.1f} ms, {row['both_mb']:,.0f} MB" for row in (ours, other)]
+            rows.append([f"1,000 classes, {head}", *cells, f"{other['both_ms'] / ours['both_ms']:.0f} ×"])
+    return markdown(["forward and backward", "safeset", "gloro", "faster"], rows)
+
+
+def methods(result: dict[str, Any]) -> str:
+    """Microseconds for each point certified."""
+    columns = (*METHODS, "floating_matrix")
+    rows = [
+        [f"{row['classes']:,}", f"rt{row['k']}", *(f"{row[name]:,.0f}" if name in row else "—" for name in columns)]
+        for row in result["methods"]
+    ]
+    return markdown(["classes", "guarantee", *METHODS, "floating, from a matrix"], rows)
+
+
+TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
+    ("README.md", "digits", "analyses/digits.json", digits),
+    ("README.md", "summary", "benchmarks/head.json", summary),
+    ("docs/mathematics.md", "tightness", "analyses/tightness.json", tightness),
+    ("docs/performance.md", "heads", "benchmarks/head.json", heads),
+    ("docs/performance.md", "methods", "benchmarks/head.json", methods),
+]
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def put(text: str, name: str, table: str) -> str:
+    """The text of a page with a table between its markers."""
+    before, rest = text.split(f"<!-- {name} -->")
+    return f"{before}<!-- {name} -->\n{table}\n<!-- /{name} -->{rest.split(f'<!-- /{name} -->')[1]}"
+
+
+def pages() -> dict[Path, str]:
+    """What the pages should be, tables filled in."""
+    texts: dict[Path, str] = {}
+    for page, name, result, table in TABLES:
+        path = ROOT / page
+        numbers = json.loads((ROOT / "results" / result).read_text())
+        texts[path] = put(texts.get(path, path.read_text()), name, table(numbers))
+    return texts
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")
