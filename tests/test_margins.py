@@ -181,6 +181,10 @@ def test_a_compiled_function_follows_its_guarantee():
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="inductor needs a compiler")
+@pytest.mark.filterwarnings(  # inductor's own
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+    "ignore:`torch._prims_common.check` is deprecated:FutureWarning",
+)
 @pytest.mark.parametrize("guarantee", GUARANTEES, ids=str)
 def test_compiles_with_inductor(guarantee):
     def loss(f, w, s):

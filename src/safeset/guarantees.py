@@ -83,20 +83,16 @@ class Standard(Guarantee):
         return _below(1, classes)
 
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
-        """K = 1, everywhere."""
+        """Only 1, everywhere."""
         return torch.ones_like(ranking, dtype=torch.bool)
 
     def __str__(self) -> str:
         return "standard"
 
 
-@dataclass(frozen=True)
-class TopK(Guarantee):
-    """Top-k robustness (Definition 2): the set of the k best classes stays the same. Not a relaxation of `Standard`.
-
-    >>> print(TopK(3))
-    top3
-    """
+@dataclass(frozen=True, repr=False)
+class _UpTo(Guarantee):
+    """A guarantee with a number k, the largest that is eligible."""
 
     k: int
 
@@ -104,22 +100,31 @@ class TopK(Guarantee):
         object.__setattr__(self, "k", _count(self.k))
 
     def largest_k(self, classes: int) -> int:
-        """K."""
+        """The number k."""
         return _below(self.k, classes)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.k})"
+
+
+@dataclass(frozen=True, repr=False)
+class TopK(_UpTo):
+    """Top-k robustness (Definition 2): the set of the k best classes stays the same. Not a relaxation of `Standard`.
+
+    >>> print(TopK(3))
+    top3
+    """
+
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
-        """K alone, everywhere."""
+        """Only k, everywhere."""
         return (torch.arange(1, self.k + 1, device=ranking.device) == self.k).expand_as(ranking)
 
     def __str__(self) -> str:
         return f"top{self.k}"
 
-    def __repr__(self) -> str:
-        return f"TopK({self.k})"
 
-
-@dataclass(frozen=True)
-class RelaxedTopK(Guarantee):
+@dataclass(frozen=True, repr=False)
+class RelaxedTopK(_UpTo):
     """Relaxed top-K robustness, RTK (Definition 3): at each x' the k best classes are the same for some k ≤ K.
 
     >>> RelaxedTopK(3)
@@ -128,24 +133,12 @@ class RelaxedTopK(Guarantee):
     True
     """
 
-    k: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "k", _count(self.k))
-
-    def largest_k(self, classes: int) -> int:
-        """K."""
-        return _below(self.k, classes)
-
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
-        """K = 1, …, K, everywhere."""
+        """All of 1, …, K, everywhere."""
         return torch.ones_like(ranking, dtype=torch.bool)
 
     def __str__(self) -> str:
         return f"rt{self.k}"
-
-    def __repr__(self) -> str:
-        return f"RelaxedTopK({self.k})"
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -212,11 +205,7 @@ class Affinity(Guarantee):
     def from_hierarchy(
         cls, edges: Iterable[tuple[Class, Class]], *, max_leaves: int | None = None, depth: int | None = None
     ) -> "Affinity":
-        """The leaves below the chosen nodes of a DAG of (parent, child) edges; see `affinity.from_hierarchy`.
-
-        >>> Affinity.from_hierarchy([("pet", "cat"), ("pet", "dog"), ("all", "pet"), ("all", "car")], max_leaves=2)
-        Affinity([['car'], ['cat', 'dog']])
-        """
+        """The leaves below the chosen nodes of a DAG of (parent, child) edges; see `affinity.from_hierarchy`."""
         return cls(affinity.from_hierarchy(edges, max_leaves=max_leaves, depth=depth))
 
     @classmethod
