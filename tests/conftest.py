@@ -1,4 +1,5 @@
 import json
+import os
 import platform
 import subprocess
 import time
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("slow", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fixed")
+
+if os.environ.get("PYTEST_XDIST_WORKER"):
+    torch.set_num_threads(1)  # the workers share the cores
 
 STARTED = time.perf_counter()
 ROOT = Path(__file__).parents[1]
