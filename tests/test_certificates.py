@@ -96,7 +96,7 @@ class TestTheWorkedExample:
 
     def test_prints_with_names(self):
         named = self.certificate.at(1.0).named(["cat", "dog", "cow"])
-        assert str(named).splitlines()[1] == "  0: {cat} [+ dog] up to 2.5"
+        assert str(named).splitlines()[1] == "  0: {cat} [+ dog] up to 2.499"
         assert str(self.certificate.at(9.0)).splitlines()[1] == "  0: rejected"
         assert repr(named) == "Certificate(1 of 1 points certified, RelaxedTopK(2), epsilon=1, method='floating')"
 

@@ -1,7 +1,9 @@
 """Certificates: what is promised at each point, and how a label scores against it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Context
 from functools import cached_property
 from numbers import Integral
 from typing import Any
@@ -127,12 +129,7 @@ class Certificate:
 
     def __getitem__(self, index: Any) -> "Certificate":
         """Some of the points: a number (a batch of one), a slice, a mask or indices."""
-        if (
-            isinstance(index, Tensor)
-            and index.ndim == 0
-            and not index.is_floating_point()
-            and index.dtype != torch.bool
-        ):
+        if isinstance(index, Tensor) and index.ndim == 0:
             index = index.item()
         if isinstance(index, Integral) and not isinstance(index, bool):
             index = int(index)
@@ -159,7 +156,8 @@ class Certificate:
     def records(self) -> list[dict[str, Any]]:
         """One dictionary of plain values for each point; classes as names if there are names, best first.
 
-        ``radius`` is that of the guarantee, ``core_radius`` that of the promise about core and optional.
+        ``radius`` is that of the guarantee, ``core_radius`` that of the promise about core and optional; either may be
+        ``math.inf``, where no perturbation can break it.
         """
         names: Sequence[Any] = self.class_names or range(self.classes)
         start, end = (place.tolist() for place in self._window)
@@ -190,7 +188,7 @@ class Certificate:
             answer = "rejected"
             if record["certified"]:
                 optional = f" [+ {', '.join(map(str, record['optional']))}]" if record["optional"] else ""
-                answer = f"{{{', '.join(map(str, record['core']))}}}{optional} up to {record['core_radius']:.4g}"
+                answer = f"{{{', '.join(map(str, record['core']))}}}{optional} up to {_shown(record['core_radius'])}"
             lines.append(f"  {place}: {answer}")
         return "\n".join([*lines, f"  … {len(self) - 20} more"] if len(self) > 20 else lines)
 
@@ -220,3 +218,14 @@ class Certificate:
         if len(self) and not bool(((labels >= 0) & (labels < self.classes)).all()):
             raise expected(f"labels in 0..{self.classes - 1}", f"{labels.min().item()}..{labels.max().item()}")
         return labels
+
+
+def _shown(radius: float) -> str:
+    """A radius in four digits, rounded down: what is printed is proved too.
+
+    >>> _shown(2.4999999999), _shown(0.42186), _shown(math.inf)
+    ('2.499', '0.4218', '∞')
+    """
+    if radius == math.inf:
+        return "∞"
+    return f"{Context(prec=4, rounding=ROUND_FLOOR).create_decimal(radius):g}"

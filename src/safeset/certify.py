@@ -51,7 +51,7 @@ def certify_logits(
     >>> certificate = certify_logits(torch.tensor([[2.0, 1.9, 0.0]]), torch.ones(3, 3), 0.5, "rt2")
     >>> print(certificate)
     Certificate(1 of 1 points certified, RelaxedTopK(2), epsilon=0.5, method='floating')
-      0: {0, 1} up to 1.9
+      0: {0, 1} up to 1.899
     """
     raw = check_logits(logits)
     classes = raw.shape[1]
