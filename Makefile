@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 GLORO := .venv-gloro
+GLORO_PYTHON ?= $(PYTHON)
 
 .PHONY: demo test test-slow lint bench clean
 
@@ -47,7 +48,7 @@ $(VENV)/.dev: $(VENV)/.demo
 
 # gloro, the other implementation of the paper, for comparison only; it needs an old TensorFlow, so an environment of its own.
 $(GLORO)/.ready:
-	$(PYTHON) -m venv $(GLORO)
+	$(GLORO_PYTHON) -m venv $(GLORO)
 	$(GLORO)/bin/python -m pip install --quiet --disable-pip-version-check gloro==1.1.1 tensorflow==2.15.1
 	@touch $@
 

@@ -153,6 +153,20 @@ class TestFiles:
         (tmp_path / "a.toml").write_text('everyone_with = ["river", "highway"]')
         assert Affinity.from_file(tmp_path / "a.toml").bind(EUROSAT) == Affinity(everyone_with=[3, 8]).bind(EUROSAT)
 
+    def test_indices_as_keys(self, tmp_path):
+        (tmp_path / "a.toml").write_text('groups = { 0 = "x", 2 = "x", 1 = "y" }')
+        guarantee = Affinity.from_file(tmp_path / "a.toml")
+        assert guarantee.largest_k(4) == 2
+        assert guarantee.bind(["a", "b", "c", "d"]) == Affinity([[0, 2], [1]])
+        assert guarantee.bind(["2", "0", "1", "d"]) == Affinity([[0, 1], [2]])  # names come first
+        with pytest.raises(ArgumentError, match=r"0\.\.1"):
+            guarantee.bind(["a", "b"])
+
+    def test_other_suffixes(self, tmp_path):
+        (tmp_path / "a.yaml").write_text("sets: [[0, 1]]")
+        with pytest.raises(ArgumentError, match=r"toml or \.json"):
+            Affinity.from_file(tmp_path / "a.yaml")
+
     def test_a_json_list_is_sets(self, tmp_path):
         (tmp_path / "a.json").write_text("[[0, 1], [2]]")
         assert Affinity.from_file(tmp_path / "a.json") == Affinity([[0, 1], [2]])

@@ -142,6 +142,9 @@ class TestBatches:
         with pytest.raises(IndexError):
             self.certificate[30]
 
+    def test_backwards(self):
+        assert torch.equal(self.certificate[::-1].core, self.certificate.core.flip(0))
+
     def test_iterates(self):
         assert [len(part) for part in self.certificate] == [1] * 30
         assert torch.equal(torch.cat([part.core for part in self.certificate]), self.certificate.core)
@@ -242,8 +245,8 @@ def test_gradients_are_left_alone():
         ({"lipschitz": HeadConstants(torch.ones(2, 4))}, "each of the 3 classes"),
         ({"lipschitz": HeadConstants(torch.full((3, 4), math.nan))}, "finite `rows`"),
         ({"lipschitz": HeadConstants(torch.full((3, 4), math.inf))}, "finite `rows`"),
-        ({"lipschitz": HeadConstants(torch.ones(3, 4), -1.0)}, "`scale`"),
-        ({"lipschitz": HeadConstants(torch.ones(3, 4), math.nan)}, "`scale`"),
+        ({"lipschitz": HeadConstants(torch.ones(3, 4), torch.tensor(-1.0))}, "`scale`"),
+        ({"lipschitz": HeadConstants(torch.ones(3, 4), torch.tensor(math.nan))}, "`scale`"),
         ({"epsilon": -1}, "`epsilon` to be a finite number ≥ 0, but got -1"),
         ({"epsilon": -1e-300}, "`epsilon`"),
         ({"epsilon": math.inf}, "`epsilon`"),
@@ -263,6 +266,7 @@ def test_gradients_are_left_alone():
         ({"guarantee": 3}, "`guarantee`"),
         ({"method": "join"}, "Did you mean 'joint'"),
         ({"method": "joint"}, "HeadConstants"),
+        ({"guarantee": Affinity([["a", "x"]]), "class_names": ["a", "b", "c"]}, "'x'"),
         ({"class_names": ["a", "b"]}, "3 classes, but got 2 names"),
         ({"class_names": "abc"}, "a list of names"),
         ({"class_names": 3}, "a list of names"),
@@ -287,7 +291,9 @@ def test_bad_heads(arguments):
         HeadConstants(**arguments)
 
 
-@pytest.mark.parametrize("scale", [torch.ones(2), None, "1", True, torch.tensor(True), 1j, [1.0], torch.tensor(1j)])
+@pytest.mark.parametrize(
+    "scale", [-1.0, math.nan, torch.ones(2), None, "1", True, torch.tensor(True), 1j, [1.0], torch.tensor(1j)]
+)
 def test_bad_scales(scale):
     with pytest.raises(ArgumentError, match="`scale`"):
         HeadConstants(torch.ones(3, 2), scale)
@@ -307,6 +313,14 @@ def test_bad_labels(labels):
     certificate = certify_logits(torch.zeros(3, 3), torch.ones(3, 3), 0.1, "rt2")
     with pytest.raises(ArgumentError, match="labels"):
         certificate.verified(labels)
+
+
+def test_names_bind_affinity_sets(tmp_path):
+    (tmp_path / "sets.toml").write_text('sets = [["cat", "dog"]]')
+    names = ["dog", "cow", "cat"]
+    certificate = certify_logits([[3.0, 0.0, 2.9]], HEAD, 0.2, f"affinity:{tmp_path / 'sets.toml'}", class_names=names)
+    assert certificate.guarantee == Affinity([[0, 2]])
+    assert "cow" not in certificate.records()[0]["core"]
 
 
 def test_labels_may_be_lists():

@@ -24,7 +24,7 @@ def test_by_hand():
     assert certificate.core.sum(dim=1).tolist() == [2, 2, 0]
     labels = torch.tensor([1, 1, 1])
     assert vra(certificate, labels) == 2 / 3
-    assert rejection_rate(certificate) == pytest.approx(1 / 3)
+    assert rejection_rate(certificate) == rejection_rate(certificate, labels) == pytest.approx(1 / 3)
     assert accuracy(certificate, labels) == 1.0
     assert vra(certificate, torch.tensor([2, 0, 0])) == 1 / 3
     assert accuracy(certificate, torch.tensor([2, 0, 0])) == 2 / 3

@@ -195,6 +195,31 @@ def test_compiles_with_inductor(guarantee):
     assert torch.allclose(torch.compile(loss, fullgraph=True)(*arguments), loss(*arguments), rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"guarantee": "rt2"}, "guarantees.parse"),
+        ({"epsilon": -0.1}, "`epsilon`"),
+        ({"constants": torch.ones(5, 5)}, "6 classes"),
+        ({"constants": HeadConstants(torch.ones(7, 2))}, "6 classes"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_named(change, message):
+    logits, rows, scale = head()
+    good = {"logits": logits, "constants": HeadConstants(rows, scale), "epsilon": 0.3, "guarantee": Standard()}
+    with pytest.raises(ArgumentError, match=message):
+        instrument(**{**good, **change})
+
+
+def test_a_plain_matrix_is_welcome():
+    logits, rows, _ = head()
+    matrix = torch.cdist(rows, rows).detach()
+    assert torch.equal(
+        margin(logits, matrix, 0.3, Standard()), margin(logits, MatrixConstants(matrix), 0.3, Standard())
+    )
+
+
 def test_joint_is_not_for_losses():
     logits, rows, scale = head()
     with pytest.raises(ArgumentError, match="uniform or floating, but got 'joint'"):

@@ -33,6 +33,8 @@ def run(*command, cwd, **environment):
 def test_importing_the_package_does_not_import_torch(tmp_path):
     code = "import sys, safeset; safeset.__version__; dir(safeset); print('torch' in sys.modules)"
     assert run(sys.executable, "-c", code, cwd=tmp_path).strip() == "False"
+    code = "import safeset; print(safeset.evaluation.vra.__name__, safeset.margins.margin.__name__)"
+    assert run(sys.executable, "-c", code, cwd=tmp_path).split() == ["vra", "margin"]
 
 
 def test_every_public_name_is_there():

@@ -36,10 +36,13 @@ _HOMES = {
     "Standard": "guarantees",
     "TopK": "guarantees",
 }
+_MODULES = ("affinity", "certificates", "constants", "errors", "evaluation", "guarantees", "margins")
 __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"safeset.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'safeset' has no attribute {name!r}")
     return getattr(import_module(f"safeset.{_HOMES[name]}"), name)

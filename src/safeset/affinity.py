@@ -60,6 +60,8 @@ def bound(sets: Iterable[Iterable[Class]], class_names: Sequence[str]) -> list[l
     def place(member: Class) -> int:
         if isinstance(member, int):
             return member
+        if member not in index and member.isdecimal():
+            return int(member)  # an index, as TOML and JSON write the keys of a table
         if member not in index:
             what = f"each class of the affinity sets to be one of the {len(index)} classes"
             raise expected(what, repr(member), nearest(member, index))
@@ -76,12 +78,12 @@ def resolved(sets: Iterable[Sequence[Class]], everyone_with: Sequence[Class], cl
     """
     indices: set[int] = set()
     for member in (member for one in (*sets, everyone_with) for member in one):
-        if isinstance(member, str):
+        if isinstance(member, str) and not member.isdecimal():
             raise expected("class indices", f"the name {member!r}", "Bind names first: guarantee.bind(class_names).")
-        indices.add(member)
+        indices.add(int(member))
     if indices and max(indices) >= classes:
         raise expected(f"class indices in 0..{classes - 1} in the affinity sets", max(indices))
-    grouped = {member for one in sets for member in one}
+    grouped = {int(member) for one in sets for member in one}
     alone = [[index] for index in range(classes) if index not in grouped]
     full = {tuple(sorted({*map(int, one), *map(int, everyone_with)})) for one in (*sets, *alone)}
     if any(len(one) == classes for one in full):
@@ -206,6 +208,8 @@ def read_edges(path: Path) -> list[tuple[str, str]]:
 
 def read(path: Path) -> tuple[list[list[Any]], list[Any]]:
     """The sets and the ``everyone_with`` classes that a TOML or JSON file describes; see :func:`from_description`."""
+    if path.suffix.lower() not in (".toml", ".json"):
+        raise expected("an affinity file that ends in .toml or .json", str(path))
     text = _text(path)
     try:
         description = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)

@@ -136,6 +136,8 @@ class Certificate:
             if not -len(self) <= index < len(self):
                 raise IndexError(f"Expected a point in 0..{len(self) - 1}, but got {index}.")
             index = slice(index, index + 1 or None)
+        if isinstance(index, slice) and (index.step or 1) < 0:
+            index = list(range(*index.indices(len(self))))
         if not isinstance(index, slice | list | Tensor | np.ndarray):
             raise expected("a number, a slice, a mask or a list of points", repr(index))
         return replace(self, windows=self.windows[index], ranking=self.ranking[index], eligible=self.eligible[index])

@@ -10,7 +10,7 @@ from safeset.certificates import Certificate
 from safeset.constants import HeadConstants, MatrixConstants, as_constants
 from safeset.errors import expected, nearest
 from safeset.guarantees import Guarantee, TopK, as_guarantee
-from safeset.inputs import Numbers, as_tensor, check_epsilon, check_subnormals
+from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_subnormals
 from safeset.margins import METHODS, best_classes
 from safeset.radii import AffineError, target_radii, window_radii
 
@@ -39,7 +39,7 @@ def certify_logits(
             default ``"joint"`` for `HeadConstants` and ``"floating"`` for a matrix, which ``"joint"`` cannot use.
         error: rounding error of each computed f_j − f_i at radius ε: a number or tensor e₀, or (e₀, slope) for
             e₀ + slope·ε; tensors are (batch,), or broadcast to (batch, classes, classes). By default 0.
-        class_names: for printing and records.
+        class_names: for printing and records, and for affinity sets of names.
 
     Returns:
         A `Certificate` in float64, on the device of the logits.
@@ -56,6 +56,9 @@ def certify_logits(
     raw = check_logits(logits)
     classes = raw.shape[1]
     guarantee = as_guarantee(guarantee)
+    if class_names is not None:
+        class_names = check_names(class_names, classes)
+        guarantee = guarantee.bind(class_names)
     k = guarantee.largest_k(classes)
     constants = as_constants(lipschitz).checked(classes, raw.device)
     method = check_method(method, constants)
@@ -73,7 +76,7 @@ def certify_logits(
         method,
         error=check_error(error, raw),
     )
-    certificate = Certificate(
+    return Certificate(
         windows=windows,
         ranking=ranking.masked_fill(unranked[:, None], -1),
         eligible=eligible,
@@ -81,8 +84,8 @@ def certify_logits(
         epsilon=epsilon,
         guarantee=guarantee,
         method=method,
+        class_names=class_names,
     )
-    return certificate if class_names is None else certificate.named(class_names)
 
 
 def membership_radii(

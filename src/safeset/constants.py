@@ -26,6 +26,10 @@ PAIRS_AT_ONCE = 4096
 class Constants(Protocol):
     """What the margins need to know of Lipschitz constants."""
 
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+
     def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:
         """A function for ε·K_ji to rounding, without gradient: (batch, n) classes j → (batch, n, classes)."""
 
@@ -44,6 +48,11 @@ class MatrixConstants:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrix", as_tensor(self.matrix, "`lipschitz`"))
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.matrix)
 
     def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:
         """Rows of the matrix."""
@@ -78,9 +87,10 @@ class MatrixConstants:
             raise expected("Lipschitz constants that are ≥ 0", f"{matrix[j, i].item()} for the pair ({j}, {i})")
         smaller, larger = torch.minimum(matrix, matrix.T), torch.maximum(matrix, matrix.T)
         if not bool(((larger <= (1 + 1e-6) * smaller) | (larger == smaller)).all()):
+            j, i = (larger > (1 + 1e-6) * smaller).nonzero()[0].tolist()
             raise expected(
-                "symmetric Lipschitz constants, K[j, i] = K[i, j] (both bound |f_j − f_i|)",
-                "an asymmetric matrix",
+                "symmetric Lipschitz constants (K[j, i] and K[i, j] both bound |f_j − f_i|)",
+                f"{matrix[j, i].item()} and {matrix[i, j].item()} for the pair ({j}, {i})",
                 "torch.maximum(K, K.T) is a valid choice.",
             )
         return MatrixConstants(larger)
@@ -102,6 +112,11 @@ class HeadConstants:
     rows: Tensor
     scale: float | Tensor = 1.0
 
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.rows)
+
     def __post_init__(self) -> None:
         rows = as_tensor(self.rows, "`rows`")
         if rows.ndim != 2 or not rows.is_floating_point() or rows.shape[1] == 0:
@@ -114,8 +129,8 @@ class HeadConstants:
             object.__setattr__(self, "scale", self.scale.reshape(()))
             return
         scale = as_number(self.scale)
-        if scale is None:
-            raise expected("`scale` to be a number or a 0-d tensor", repr(self.scale)[:80])
+        if scale is None or not scale >= 0:
+            raise expected("`scale` to be a number ≥ 0 or a 0-d tensor", repr(self.scale)[:80])
         object.__setattr__(self, "scale", scale)
 
     def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:

@@ -25,8 +25,8 @@ def vra(certificate: Certificate, labels: Tensor) -> float:
     return Metrics().update(certificate, labels).compute()["vra"]
 
 
-def rejection_rate(certificate: Certificate) -> float:
-    """The share of points that are not certified."""
+def rejection_rate(certificate: Certificate, labels: Tensor | None = None) -> float:
+    """The share of points that are not certified; it needs no labels."""
     return 1 - int(certificate.certified.sum()) / _some(len(certificate))
 
 
@@ -35,13 +35,13 @@ def accuracy(certificate: Certificate, labels: Tensor) -> float:
     return Metrics().update(certificate, labels).compute()["accuracy"]
 
 
-def core_size(certificate: Certificate) -> float:
-    """Mean number of classes in the core of certified points; NaN if none is certified."""
+def core_size(certificate: Certificate, labels: Tensor | None = None) -> float:
+    """Mean number of classes in the core of certified points, NaN if none is certified; it needs no labels."""
     return int(certificate.core.sum()) / (int(certificate.certified.sum()) or float("nan"))
 
 
-def set_size(certificate: Certificate) -> float:
-    """Mean number of classes in core and optional of certified points; NaN if none is certified."""
+def set_size(certificate: Certificate, labels: Tensor | None = None) -> float:
+    """Mean number of classes in core and optional of certified points, NaN if there are none; it needs no labels."""
     return int((certificate.core | certificate.optional).sum()) / (int(certificate.certified.sum()) or float("nan"))
 
 

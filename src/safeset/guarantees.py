@@ -7,7 +7,7 @@ the k best classes. The guarantees differ only in the eligible k (the paper's De
 guarantee            eligible k at x                             text
 ===================  ==========================================  ====================
 ``Standard()``       1                                           ``standard``
-``TopK(k)``          k                                           ``topk``, e.g. ``top3``
+``TopK(k)``          k                                           ``top3``
 ``RelaxedTopK(k)``   1, …, k                                     ``rt3``
 ``Affinity(sets)``   every k for which F^k(x) lies in one set    ``affinity:FILE`` or ``affinity:JSON``
 ===================  ==========================================  ====================

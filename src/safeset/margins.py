@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from safeset.constants import Constants
+from safeset.constants import Constants, MatrixConstants
 from safeset.errors import expected
 
 METHODS = ("uniform", "floating", "joint")
@@ -83,7 +83,12 @@ def window_least(pairs: Tensor) -> Tensor:
 
 
 def margin(
-    logits: Tensor, constants: Constants, epsilon: float | Tensor, guarantee: Eligible, *, method: str = "uniform"
+    logits: Tensor,
+    constants: Constants | Tensor,
+    epsilon: float | Tensor,
+    guarantee: Eligible,
+    *,
+    method: str = "uniform",
 ) -> Tensor:
     """The margin m(x) of the guarantee, for losses: positive where it holds, as far as the constants are right.
 
@@ -96,7 +101,7 @@ def margin(
 
     Args:
         logits: (batch, classes).
-        constants: `MatrixConstants` or `HeadConstants`, gradients welcome.
+        constants: `HeadConstants`, or a (classes, classes) matrix; finite, gradients welcome.
         epsilon: radius, a number or a 0-d tensor.
         guarantee: which k are eligible.
         method: ``uniform`` or ``floating``.
@@ -110,8 +115,16 @@ def margin(
     tensor([1.4858], dtype=torch.float64)
     """
     if method not in METHODS[:2]:
-        raise expected(f"the margins of a loss to be {' or '.join(METHODS[:2])}", repr(method))
+        raise expected(f"the `method` of a loss to be {' or '.join(METHODS[:2])}", repr(method))
+    if isinstance(guarantee, str):
+        raise expected("a guarantee", repr(guarantee), "safeset.guarantees.parse reads a text.")
+    if isinstance(epsilon, int | float) and not epsilon >= 0:
+        raise expected("`epsilon` to be ≥ 0", epsilon)
+    if isinstance(constants, Tensor):
+        constants = MatrixConstants(constants)
     classes = logits.shape[1]
+    if constants.classes != classes:
+        raise expected(f"constants for the {classes} classes of the logits", f"those of {constants.classes}")
     k = guarantee.largest_k(classes)
     with torch.no_grad():
         ranking = logits.topk(k, dim=1).indices
@@ -142,7 +155,12 @@ def margin(
 
 
 def bottom(
-    logits: Tensor, constants: Constants, epsilon: float | Tensor, guarantee: Eligible, *, method: str = "uniform"
+    logits: Tensor,
+    constants: Constants | Tensor,
+    epsilon: float | Tensor,
+    guarantee: Eligible,
+    *,
+    method: str = "uniform",
 ) -> Tensor:
     """The ⊥ logit g_⊥(x) = max_i f_i(x) − m(x) of the paper's Equation 1; arguments as for `margin`.
 
@@ -155,7 +173,12 @@ def bottom(
 
 
 def instrument(
-    logits: Tensor, constants: Constants, epsilon: float | Tensor, guarantee: Eligible, *, method: str = "uniform"
+    logits: Tensor,
+    constants: Constants | Tensor,
+    epsilon: float | Tensor,
+    guarantee: Eligible,
+    *,
+    method: str = "uniform",
 ) -> Tensor:
     """The instrumented logits g = (f, g_⊥): (batch, classes) → (batch, classes + 1); arguments as for `margin`."""
     below = bottom(logits, constants, epsilon, guarantee, method=method)
