@@ -234,6 +234,9 @@ class TestBinding:
         with pytest.raises(ArgumentError, match=r"'rivr'\. Did you mean 'river'"):
             Affinity([["rivr", "highway"]]).bind(EUROSAT)
 
+    def test_names_may_come_one_by_one(self):
+        assert Affinity([["a", "c"]]).bind(name for name in "abc") == Affinity([[0, 2]])
+
     def test_names_are_a_list(self):
         with pytest.raises(ArgumentError, match="a list of names"):
             Affinity([["a"]]).bind("abc")

@@ -128,12 +128,12 @@ class TestBatches:
         for name in ("certified", "core", "optional", "radii", "radius", "core_radius", "ranking"):
             assert torch.equal(getattr(part, name), getattr(self.certificate, name)[index])
 
-    @pytest.mark.parametrize("index", [0, -1, 29, np.int64(4), torch.tensor(4)])
+    @pytest.mark.parametrize("index", [0, -1, 29, np.int64(4), torch.tensor(4), np.array(4)])
     def test_single_points(self, index):
         assert len(self.certificate[index]) == 1
         assert torch.equal(self.certificate[index].core[0], self.certificate.core[index])
 
-    @pytest.mark.parametrize("index", [True, None, (0, 1), 1.0, "0"])
+    @pytest.mark.parametrize("index", [True, None, (0.5,), 1.0, "0", [[1, 2]], np.array([1.5]), ["a"], np.array(True)])
     def test_not_an_index(self, index):
         with pytest.raises(ArgumentError, match="a slice"):
             self.certificate[index]
@@ -141,6 +141,9 @@ class TestBatches:
     def test_out_of_range(self):
         with pytest.raises(IndexError):
             self.certificate[30]
+
+    def test_no_points(self):
+        assert len(self.certificate[[]]) == len(self.certificate[5:5]) == 0
 
     def test_backwards(self):
         assert torch.equal(self.certificate[::-1].core, self.certificate.core.flip(0))

@@ -107,6 +107,31 @@ def test_classes_that_are_masked_out(method):
     assert margin(torch.tensor([[3.0, 2.0, -math.inf]]), constants, 0.1, Standard()).item() == pytest.approx(0.9)
 
 
+@pytest.mark.parametrize("method", ["uniform", "floating"])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_several_classes_that_are_masked_out(method, k):
+    constants = MatrixConstants(torch.ones(4, 4))
+    for values in ([3.0, 2.0, -math.inf, -math.inf], [3.0, -math.inf, -math.inf, -math.inf]):
+        wanted = 0.5 if (k, values[1]) == (1, 2.0) else math.inf
+        assert margin(torch.tensor([values]), constants, 0.5, RelaxedTopK(k), method=method).item() == wanted
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_and_autocast(dtype):
+    make = torch.Generator().manual_seed(0)
+    logits, rows = torch.randn(64, 20, generator=make), torch.randn(20, 32, generator=make) * 300
+    halved = rows.to(dtype)
+    exact = margin(logits.double(), HeadConstants(halved.double()), 0.001, RelaxedTopK(3))
+    assert torch.allclose(margin(logits, HeadConstants(halved), 0.001, RelaxedTopK(3)).double(), exact, atol=1e-3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.allclose(margin(logits, HeadConstants(halved), 0.001, RelaxedTopK(3)).double(), exact, atol=1e-3)
+
+
+def test_integers_as_constants():
+    logits = torch.tensor([[3.0, 1.0, 0.0]])
+    assert margin(logits, torch.ones(3, 3, dtype=torch.int64), 1, Standard()).item() == 1.0
+
+
 def test_an_unknown_constant_does_not_hide_the_others():
     matrix = torch.ones(4, 4)
     matrix[0, 1] = matrix[1, 0] = math.inf

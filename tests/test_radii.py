@@ -1,6 +1,8 @@
 """The proving side: radii against the slow reference, exact fractions and 60-digit arithmetic."""
 
 import math
+import subprocess
+import sys
 from fractions import Fraction
 from itertools import pairwise
 
@@ -407,6 +409,25 @@ def test_nothing_is_proved_where_subnormals_are_flushed():
     finally:
         torch.set_flush_denormal(False)
     assert certify_logits([[1e-300, 0.0]], [[0, 1e-310], [1e-310, 0]], 0.0, "standard").radius.item() < 1.1e10
+
+
+FLUSHED = """
+import torch
+torch.set_num_threads(2)
+torch.set_flush_denormal(True)
+import safeset, safeset.inputs
+(torch.randn(1_000_000) * 2).sum()  # the second thread starts now, and keeps the mode
+torch.set_flush_denormal(False)
+try:
+    safeset.certify_logits([[1.0, 0.0]], [[0, 1], [1, 0]], 0.0, "standard")
+except safeset.ArgumentError as error:
+    print(error)
+"""
+
+
+def test_a_thread_that_flushes_is_found():
+    done = subprocess.run([sys.executable, "-c", FLUSHED], capture_output=True, text=True, check=True)
+    assert "flushed to zero" in done.stdout
 
 
 def test_large_integers_are_not_rounded_down():

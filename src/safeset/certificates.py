@@ -129,17 +129,21 @@ class Certificate:
 
     def __getitem__(self, index: Any) -> "Certificate":
         """Some of the points: a number (a batch of one), a slice, a mask or indices."""
-        if isinstance(index, Tensor) and index.ndim == 0:
-            index = index.item()
-        if isinstance(index, Integral) and not isinstance(index, bool):
-            index = int(index)
-            if not -len(self) <= index < len(self):
+        if isinstance(index, slice):
+            index = range(*index.indices(len(self)))
+        elif isinstance(index, Integral) and not isinstance(index, bool):
+            if not -len(self) <= int(index) < len(self):
                 raise IndexError(f"Expected a point in 0..{len(self) - 1}, but got {index}.")
-            index = slice(index, index + 1 or None)
-        if isinstance(index, slice) and (index.step or 1) < 0:
-            index = list(range(*index.indices(len(self))))
-        if not isinstance(index, slice | list | Tensor | np.ndarray):
-            raise expected("a number, a slice, a mask or a list of points", repr(index))
+            index = [int(index)]
+        elif isinstance(index, Tensor | np.ndarray) and index.ndim == 0 and index.dtype not in (torch.bool, np.bool_):
+            return self[index.item()]
+        places = index if isinstance(index, Tensor) else np.asarray(index)
+        if isinstance(places, np.ndarray) and (places.dtype.kind in "iub" or not places.size):
+            places = torch.as_tensor(places if places.dtype.kind == "b" else places.astype(np.int64))
+        if not isinstance(places, Tensor) or places.ndim != 1 or places.is_floating_point() or places.is_complex():
+            raise expected("a number, a slice, a mask or a list of points", repr(index)[:80])
+        index = places if places.dtype == torch.bool else places.long()
+        index = index.to(self.windows.device)
         return replace(self, windows=self.windows[index], ranking=self.ranking[index], eligible=self.eligible[index])
 
     def __iter__(self) -> Iterator["Certificate"]:
@@ -217,6 +221,7 @@ class Certificate:
             raise expected(
                 f"`labels` to be integers of shape ({len(self)},)", f"shape {tuple(labels.shape)}, {labels.dtype}"
             )
+        labels = labels.long()
         if len(self) and not bool(((labels >= 0) & (labels < self.classes)).all()):
             raise expected(f"labels in 0..{self.classes - 1}", f"{labels.min().item()}..{labels.max().item()}")
         return labels

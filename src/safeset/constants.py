@@ -56,7 +56,8 @@ class MatrixConstants:
 
     def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:
         """Rows of the matrix."""
-        return lambda picked: self.matrix.detach()[picked] * epsilon
+        matrix = self.matrix.detach() if self.matrix.is_floating_point() else self.matrix.double()
+        return lambda picked: matrix[picked] * epsilon
 
     def pair(self, j: Tensor, i: Tensor) -> Tensor:
         """Entries of the matrix."""
@@ -135,17 +136,23 @@ class HeadConstants:
 
     def quick(self, epsilon: float | Tensor) -> Callable[[Tensor], Tensor]:
         """By the Gram matrix of the rows: ‖w_j‖² + ‖w_i‖² − 2 w_j·w_i. Good for choosing, worthless as a proof."""
-        rows = self.rows.detach()
+        rows = at_least_float32(self.rows.detach())
         scale = self.scale.detach() if isinstance(self.scale, Tensor) else self.scale
         rows = (rows - rows.mean(dim=0)) * (epsilon * scale)  # a common part would drown the differences
         squares = rows.square().sum(dim=1, keepdim=True)
         left = torch.cat([-2 * rows, squares, torch.ones_like(squares)], dim=1)
         right = torch.cat([rows, torch.ones_like(squares), squares], dim=1).T  # left @ right = squared distances
-        return lambda picked: (left[picked] @ right).clamp_(min=0.0).sqrt_()
+
+        def distances(picked: Tensor) -> Tensor:
+            with torch.autocast(rows.device.type, enabled=False):
+                return (left[picked] @ right).clamp_(min=0.0).sqrt_()
+
+        return distances
 
     def pair(self, j: Tensor, i: Tensor) -> Tensor:
         """By the rows' own difference; the gradient of ‖0‖ is taken as 0."""
-        squared = (self.rows.index_select(0, j) - self.rows.index_select(0, i)).square().sum(dim=1)
+        rows = at_least_float32(self.rows)
+        squared = (rows.index_select(0, j) - rows.index_select(0, i)).square().sum(dim=1)
         apart = squared > 0
         return torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0) * self.scale
 
@@ -206,6 +213,11 @@ class HeadConstants:
         if scale is None or not scale >= 0:
             raise expected("`scale` to be a Lipschitz constant ≥ 0", scale)
         return HeadConstants(rows, scale)
+
+
+def at_least_float32(rows: Tensor) -> Tensor:
+    """Half precision as float32: squares of a few hundred overflow float16."""
+    return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
 
 
 @overload

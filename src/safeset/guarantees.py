@@ -32,6 +32,7 @@ from torch import Tensor
 from safeset import affinity
 from safeset.affinity import Class
 from safeset.errors import expected
+from safeset.inputs import check_names
 
 
 class Guarantee(ABC):
@@ -66,7 +67,7 @@ class Guarantee(ABC):
 
     def bind(self, class_names: Sequence[str]) -> Self:
         """The same guarantee about the classes of a data set: names become indices, strangers are an error."""
-        self.largest_k(len(class_names))
+        self.largest_k(len(check_names(class_names)))
         return self
 
 
@@ -217,8 +218,9 @@ class Affinity(Guarantee):
 
     def bind(self, class_names: Sequence[str]) -> "Affinity":
         """The same sets as indices into ``class_names``, ``everyone_with`` worked in."""
-        *sets, together = affinity.bound([*self.sets, self.everyone_with], class_names)
-        full = affinity.resolved(sets, together, len(class_names))
+        names = check_names(class_names)
+        *sets, together = affinity.bound([*self.sets, self.everyone_with], names)
+        full = affinity.resolved(sets, together, len(names))
         return Affinity(full) if together else Affinity(sets)
 
     def largest_k(self, classes: int) -> int:

@@ -200,4 +200,5 @@ def _slacks(logits: Tensor, ranking: Tensor, constants: Constants, epsilon: floa
         worst, outsider = reach.masked_fill_(inside[:, None, :], -math.inf).max(dim=2)
         tables.append(best[:, ranks, None] - torch.cat([corner, worst[:, :, None]], dim=2))
         outsiders.append(torch.where(worst > -math.inf, outsider, anyone))
-    return torch.cat(tables, dim=1), torch.cat(outsiders, dim=1)
+    pairs = torch.cat(tables, dim=1)
+    return torch.where(pairs.isnan(), -math.inf, pairs), torch.cat(outsiders, dim=1)  # −∞ − −∞ holds nowhere

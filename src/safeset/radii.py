@@ -51,7 +51,7 @@ def widened(upper: Tensor, slope: Tensor | float) -> Tensor:
 def quotient(gaps: Tensor, constants: Tensor) -> Tensor:
     """Gap / constant, rounded down; ±∞ by the sign of the gap where the constant is 0, −∞ where it is +∞."""
     rounded = torch.nextafter(gaps / constants, gaps.new_tensor(-math.inf))
-    rounded = torch.where(constants < math.inf, rounded, -math.inf)
+    rounded = torch.where((constants < math.inf) & ~rounded.isnan(), rounded, -math.inf)
     return torch.where(constants == 0, torch.where(gaps > 0, math.inf, -math.inf), rounded)
 
 
