@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from safeset.constants import U
-from safeset.margins import beyond, split
+from safeset.margins import beyond, corner, split
 
 WIDEST = 5  # windows b − a ≤ 5 need chains of at most three pairs; wider ones take the best window inside
 DEEPEST = (
@@ -65,11 +65,11 @@ def chain_windows(least: Tensor, rows: Rows, ranking: Tensor) -> Tensor:
     deep = min(k, DEEPEST)
     own = least.triu().tril(1)
     own[:, :deep, :deep] = least[:, :deep, :deep].triu().tril(WIDEST)
-    corner = rows.distances.gather(2, ranking[:, None, :].expand(-1, k, -1))  # (batch, K, K)
+    inner = corner(rows.distances, ranking)  # (batch, K, K)
     largest = rows.distances.amax(dim=(1, 2), keepdim=True)
     size = largest / 2 / torch.frexp(largest).mantissa  # a power of two: what it scales is rounded the same for every K
-    scaled, corner_scaled = rows.distances / size, corner / size
-    squares, corner_squares = scaled.square(), corner_scaled.square()
+    scaled, inner_scaled = rows.distances / size, inner / size
+    squares, inner_squares = scaled.square(), inner_scaled.square()
 
     @cache
     def radius(j: int, i: int, second: int) -> Tensor:
@@ -78,12 +78,12 @@ def chain_windows(least: Tensor, rows: Rows, ranking: Tensor) -> Tensor:
         other = rows.radii[:, second]
         alone = torch.maximum(first, other)
         drift = rows.drift[:, j].gather(1, ranking[:, i, None]), rows.drift[:, second]
-        across = squares[:, j] + corner_squares[:, i, second, None]
-        along = squares[:, i] + corner_squares[:, j, second, None]
-        product = 2 * corner_scaled[:, j, i, None] * scaled[:, second]
+        across = squares[:, j] + inner_squares[:, i, second, None]
+        along = squares[:, i] + inner_squares[:, j, second, None]
+        product = 2 * inner_scaled[:, j, i, None] * scaled[:, second]
         both = pair_of_pairs(first / alone, other / alone, across, along, product, rows.slack, drift)
         # Only where nothing under- or overflowed: then the bounds on rounding hold.
-        sure = (corner[:, j, i, None] > rows.least) & (rows.distances[:, second] > rows.least) & (product > 2.0**-900)
+        sure = (inner[:, j, i, None] > rows.least) & (rows.distances[:, second] > rows.least) & (product > 2.0**-900)
         sure &= (first > 0) & (other > 0)  # else a constant is +∞
         return torch.where(sure & (both * alone > alone), both * alone, alone)
 

@@ -47,6 +47,17 @@ def best_classes(logits: Tensor, k: int) -> Tensor:
     return chosen.gather(1, order)
 
 
+def among(ranking: Tensor, classes: int) -> Tensor:
+    """Whether each class is among the K best: (batch, K) → (batch, classes)."""
+    nobody = torch.zeros(len(ranking), classes, dtype=torch.bool, device=ranking.device)
+    return nobody.scatter(1, ranking, True)
+
+
+def corner(values: Tensor, ranking: Tensor) -> Tensor:
+    """The values of the K best classes, best first: (batch, n, classes) → (batch, n, K)."""
+    return values.gather(2, ranking[:, None, :].expand(-1, values.shape[1], -1))
+
+
 def split(values: Tensor, ranking: Tensor, inside: Tensor) -> Tensor:
     """Rows of a pair table from values for all classes: those of the K best, then the least of the others.
 
@@ -58,8 +69,8 @@ def split(values: Tensor, ranking: Tensor, inside: Tensor) -> Tensor:
     Returns:
         (batch, n, K + 1).
     """
-    corner = values.gather(2, ranking[:, None, :].expand(-1, values.shape[1], -1))
-    return torch.cat([corner, values.masked_fill(inside[:, None, :], math.inf).amin(dim=2, keepdim=True)], dim=2)
+    others = values.masked_fill(inside[:, None, :], math.inf).amin(dim=2, keepdim=True)
+    return torch.cat([corner(values, ranking), others], dim=2)
 
 
 def beyond(pairs: Tensor) -> Tensor:
@@ -188,7 +199,7 @@ def instrument(
 def _slacks(logits: Tensor, ranking: Tensor, constants: Constants, epsilon: float | Tensor) -> tuple[Tensor, Tensor]:
     """D_ji for the pairs of a pair table, and the (batch, K) classes of its last column, some ranks at a time."""
     batch, classes = logits.shape
-    inside = torch.zeros_like(logits, dtype=torch.bool).scatter(1, ranking, True)
+    inside = among(ranking, classes)
     anyone = inside.long().argmin(dim=1, keepdim=True)  # (batch, 1): some class outside
     best = logits.gather(1, ranking)  # (batch, K)
     moves = constants.quick(epsilon)
@@ -196,9 +207,9 @@ def _slacks(logits: Tensor, ranking: Tensor, constants: Constants, epsilon: floa
     step = max(1, ELEMENTS_AT_ONCE // max(1, batch * classes))
     for ranks in (slice(start, start + step) for start in range(0, ranking.shape[1], step)):
         reach = moves(ranking[:, ranks]).add_(logits[:, None, :])  # (batch, ranks, classes): f_i + ε·K_ji
-        corner = reach.gather(2, ranking[:, None, :].expand(-1, reach.shape[1], -1))
+        inner = corner(reach, ranking)
         worst, outsider = reach.masked_fill_(inside[:, None, :], -math.inf).max(dim=2)
-        tables.append(best[:, ranks, None] - torch.cat([corner, worst[:, :, None]], dim=2))
+        tables.append(best[:, ranks, None] - torch.cat([inner, worst[:, :, None]], dim=2))
         outsiders.append(torch.where(worst > -math.inf, outsider, anyone))
     pairs = torch.cat(tables, dim=1)
     return torch.where(pairs.isnan(), -math.inf, pairs), torch.cat(outsiders, dim=1)  # −∞ − −∞ holds nowhere

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from safeset.chains import Rows, chain_windows
 from safeset.constants import HeadConstants, MatrixConstants, U, up
-from safeset.margins import METHODS, split, window_least
+from safeset.margins import METHODS, among, split, window_least
 
 ELEMENTS_AT_ONCE = 2**20  # of a (points, K, classes) table; 8 MB
 
@@ -125,7 +125,7 @@ def _own_radii(
 ) -> tuple[Tensor, Tensor]:
     """What each window is proved to by its own pairs or chains, (points, K, K), and the gaps as a pair table."""
     logits, ranking = logits[points], ranking[points]
-    inside = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, ranking, True)
+    inside = among(ranking, logits.shape[1])
     offset, slope = error.of(points, ranking)
     gaps = gap(logits.gather(1, ranking)[:, :, None], logits[:, None, :], offset)  # (points, K, classes)
     present, place = torch.unique(ranking, return_inverse=True)
