@@ -1,12 +1,11 @@
-import json
 import os
 import platform
-import subprocess
 import time
-from pathlib import Path
 
 import torch
 from hypothesis import HealthCheck, settings
+
+from common import commit, save
 
 # The same examples in every run, so that a red run is the change's fault; `make test-slow` draws new ones.
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -17,7 +16,6 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
     torch.set_num_threads(1)  # the workers share the cores
 
 STARTED = time.perf_counter()
-ROOT = Path(__file__).parents[1]
 
 
 def slow(config):
@@ -33,11 +31,10 @@ def pytest_terminal_summary(terminalreporter, config):
     """`make test-slow` leaves a summary to commit."""
     if not slow(config):
         return
-    git = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     stats = terminalreporter.stats
     summary = {
         "command": "make test-slow",
-        "commit": subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip(),
+        "commit": commit(),
         "passed": len(stats.get("passed", [])),
         "failed": [report.nodeid for report in (*stats.get("failed", []), *stats.get("error", []))],
         "skipped": [report.nodeid for report in stats.get("skipped", [])],
@@ -49,4 +46,4 @@ def pytest_terminal_summary(terminalreporter, config):
             for report in sorted(stats.get("passed", []), key=lambda report: report.nodeid)
         },
     }
-    (ROOT / "results" / "test-slow.json").write_text(json.dumps(summary, indent=1) + "\n")
+    save("test-slow.json", summary)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import safeset
+from pages import pages
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -90,10 +91,5 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_tables_in_the_pages_are_those_of_the_results():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        from pages import pages
-    finally:
-        sys.path.pop(0)
     for path, text in pages().items():
         assert path.read_text() == text, f"{path.name} differs from its results: run python benchmarks/pages.py"

@@ -13,8 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from safeset.errors import ArgumentError, expected, nearest
-from safeset.inputs import check_names
+from safeset.errors import ArgumentError, expected, nearest, repeated
 
 Class = int | str
 KEYS = ("sets", "groups", "neighbours", "hierarchy", "everyone_with")
@@ -50,12 +49,12 @@ def members(one: Iterable[Any], what: str, *, empty: bool = False) -> tuple[Clas
 
 
 def bound(sets: Iterable[Iterable[Class]], class_names: Sequence[str]) -> list[list[int]]:
-    """The same sets as indices into ``class_names``; indices stay.
+    """The same sets as indices into distinct ``class_names``; indices stay.
 
     >>> bound([["cat", "dog"]], ["dog", "cow", "cat"])
     [[2, 0]]
     """
-    index = {name: place for place, name in enumerate(check_names(class_names))}
+    index = {name: place for place, name in enumerate(class_names)}
 
     def place(member: Class) -> int:
         if isinstance(member, int):
@@ -269,12 +268,6 @@ def _hierarchy(options: Any, folder: Path | None) -> list[list[Any]]:
     elif not isinstance(edges, list):
         raise expected("the edges of a hierarchy to be a list or a file's name", repr(edges))
     return from_hierarchy(edges, max_leaves=options.get("max_leaves"), depth=options.get("depth"))
-
-
-def repeated(items: Iterable[Any]) -> Any:
-    """The first item that was there before."""
-    seen: set[Any] = set()
-    return next(item for item in items if item in seen or seen.add(item))  # type: ignore[func-returns-value]
 
 
 def _text(path: Path) -> str:

@@ -235,4 +235,4 @@ def as_constants(lipschitz: "Numbers | HeadConstants | MatrixConstants") -> Head
     """Constants as they are, or a (classes, classes) matrix of numbers as `MatrixConstants`."""
     if isinstance(lipschitz, HeadConstants | MatrixConstants):
         return lipschitz
-    return MatrixConstants(lipschitz)  # type: ignore[arg-type]
+    return MatrixConstants(as_tensor(lipschitz, "`lipschitz`"))

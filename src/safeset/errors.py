@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class SafesetError(Exception):
@@ -30,3 +31,17 @@ def nearest(name: object, choices: Iterable[str]) -> str:
     """
     close = get_close_matches(str(name), list(choices), n=1)
     return f"Did you mean {close[0]!r}?" if close else ""
+
+
+def repeated(items: Iterable[Any]) -> Any:
+    """The first item that was there before; there must be one.
+
+    >>> repeated("abcb")
+    'b'
+    """
+    seen = set()
+    for item in items:
+        if item in seen:
+            return item
+        seen.add(item)
+    raise LookupError("nothing is repeated")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.errors import expected
+from safeset.errors import expected, repeated
 
 Numbers = Tensor | np.ndarray | list[list[float]]
 
@@ -60,8 +60,7 @@ def check_names(class_names: object, classes: int | None = None) -> tuple[str, .
     if classes is not None and len(names) != classes:
         raise expected(f"a name for each of the {classes} classes", f"{len(names)} names")
     if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise expected("distinct class names", f"{twice!r} twice")
+        raise expected("distinct class names", f"{repeated(names)!r} twice")
     return names
 
 
