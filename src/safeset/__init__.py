@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     from safeset.certify import target_table as target_table
     from safeset.constants import HeadConstants as HeadConstants
     from safeset.errors import ArgumentError as ArgumentError
+    from safeset.errors import RoundingWarning as RoundingWarning
     from safeset.errors import SafesetError as SafesetError
+    from safeset.errors import UnsupportedLayerError as UnsupportedLayerError
     from safeset.guarantees import Affinity as Affinity
     from safeset.guarantees import Guarantee as Guarantee
     from safeset.guarantees import RelaxedTopK as RelaxedTopK
     from safeset.guarantees import Standard as Standard
     from safeset.guarantees import TopK as TopK
+    from safeset.lipschitz.rules import ExactRule as ExactRule
+    from safeset.lipschitz.rules import LayerRule as LayerRule
+    from safeset.lipschitz.rules import register_layer as register_layer
+    from safeset.models import create_model as create_model
+    from safeset.models import list_models as list_models
+    from safeset.net import CertifiedNet as CertifiedNet
 
 __version__ = "0.1.0"
 
@@ -29,14 +37,22 @@ _HOMES = {
     "target_table": "certify",
     "HeadConstants": "constants",
     "ArgumentError": "errors",
+    "RoundingWarning": "errors",
     "SafesetError": "errors",
+    "UnsupportedLayerError": "errors",
     "Affinity": "guarantees",
     "Guarantee": "guarantees",
     "RelaxedTopK": "guarantees",
     "Standard": "guarantees",
     "TopK": "guarantees",
+    "ExactRule": "lipschitz.rules",
+    "LayerRule": "lipschitz.rules",
+    "register_layer": "lipschitz.known",  # after torch's own layers, so that none is overwritten
+    "create_model": "models",
+    "list_models": "models",
+    "CertifiedNet": "net",
 }
-_MODULES = ("affinity", "certificates", "constants", "errors", "evaluation", "guarantees", "margins")
+_MODULES = ("affinity", "certificates", "constants", "errors", "evaluation", "guarantees", "layers", "margins")
 __all__ = ["__version__", *_HOMES]
 
 

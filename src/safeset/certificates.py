@@ -42,6 +42,7 @@ class Certificate:
         guarantee: what is certified.
         method: ``uniform``, ``floating`` or ``joint``.
         covers: what the proof is about, in words.
+        layers: the proved bound of each layer and its method, where a network was certified.
         class_names: names of the classes, for printing and records.
     """
 
@@ -54,6 +55,7 @@ class Certificate:
     method: str
     covers: str = "the function with the given logits and Lipschitz constants"
     class_names: tuple[str, ...] | None = None
+    layers: tuple[Any, ...] = ()
 
     # -- radii --------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from safeset.errors import expected, nearest
 from safeset.guarantees import Guarantee, TopK, as_guarantee
 from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_subnormals
 from safeset.margins import METHODS, best_classes
-from safeset.radii import AffineError, target_radii, window_radii
+from safeset.radii import AffineError, PairError, target_radii, window_radii
 
 Error = AffineError | tuple[float | Tensor, float | Tensor] | float | Tensor | None
 
@@ -54,13 +54,29 @@ def certify_logits(
       0: {0, 1} up to 1.899
     """
     raw = check_logits(logits)
+    constants = as_constants(lipschitz).checked(raw.shape[1], raw.device)
+    return certificate(
+        raw, constants, epsilon, guarantee, method=method, error=check_error(error, raw), class_names=class_names
+    )
+
+
+def certificate(
+    raw: Tensor,
+    constants: HeadConstants | MatrixConstants,
+    epsilon: float,
+    guarantee: Guarantee | str,
+    *,
+    method: str | None,
+    error: PairError,
+    class_names: Sequence[str] | None,
+) -> Certificate:
+    """The certificate of checked logits, constants and errors."""
     classes = raw.shape[1]
     guarantee = as_guarantee(guarantee)
     if class_names is not None:
         class_names = check_names(class_names, classes)
         guarantee = guarantee.bind(class_names)
     k = guarantee.largest_k(classes)
-    constants = as_constants(lipschitz).checked(classes, raw.device)
     method = check_method(method, constants)
     epsilon = check_epsilon(epsilon)
     # Rank what can be ranked, so that accuracy is right beside ±∞; a row with NaN ranks nowhere.
@@ -74,7 +90,7 @@ def certify_logits(
         eligible & finite[:, None],
         constants,
         method,
-        error=check_error(error, raw),
+        error=error,
     )
     return Certificate(
         windows=windows,

@@ -9,7 +9,7 @@ Directed rounding, u = 2⁻⁵³: every upper bound below is above the exact val
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol, overload
 
 import torch
@@ -21,6 +21,7 @@ from safeset.inputs import Numbers, as_number, as_tensor
 U = 2.0**-53  # unit roundoff of float64
 TINY, HUGE = 2.0**-480, 2.0**480  # between these a sum of squares neither underflows nor overflows
 PAIRS_AT_ONCE = 4096
+MOST_REMEMBERED = 4096  # classes; 128 MB of distances
 
 
 class Constants(Protocol):
@@ -104,6 +105,7 @@ class HeadConstants:
     Args:
         rows: (classes, features) weights of the head, one row for each class.
         scale: an upper bound of the features' Lipschitz constant, a number or a 0-d tensor; 1 for a linear network.
+        known: distances of all rows, where `remembered` keeps them.
 
     >>> head = HeadConstants(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), scale=2.0)
     >>> head.pair(torch.tensor([0]), torch.tensor([1]))
@@ -112,6 +114,7 @@ class HeadConstants:
 
     rows: Tensor
     scale: float | Tensor = 1.0
+    known: Tensor | None = field(default=None, repr=False)
 
     @property
     def classes(self) -> int:
@@ -161,6 +164,8 @@ class HeadConstants:
 
         The exact distance lies within a factor of 1 ± `slack` of each; 0 means equal rows.
         """
+        if self.known is not None:
+            return self.known[picked]
         rows = self.rows.detach().double()
         near = torch.cdist(rows[picked], rows, compute_mode="donot_use_mm_for_euclid_dist")
         # A sum of squares that under- or overflowed says little: those pairs again, each scaled by its largest entry.
@@ -195,6 +200,13 @@ class HeadConstants:
             return torch.zeros_like(distances)
         factor = up(up(1.0 + self.slack) * scale)
         return torch.where(distances == 0, 0.0 if factor < math.inf else math.inf, up(distances * factor))
+
+    def remembered(self) -> "HeadConstants":
+        """The same, checked, with the distances of all rows at hand, if these are few enough to keep."""
+        head = self.checked(self.classes, self.rows.device)
+        if self.classes > MOST_REMEMBERED:
+            return head
+        return replace(head, known=head.distances(torch.arange(self.classes, device=head.rows.device)))
 
     def checked(self, classes: int, device: torch.device) -> "HeadConstants":
         """The same in float64 on the device, if it can be the head of so many classes.

@@ -13,6 +13,14 @@ class ArgumentError(SafesetError, ValueError):
     """A caller's mistake: a value, shape or name that cannot be meant."""
 
 
+class UnsupportedLayerError(ArgumentError):
+    """A layer for which safeset has no proof: nothing is ever assumed to be 1-Lipschitz."""
+
+
+class RoundingWarning(UserWarning):
+    """The rounding of the forward pass is larger than every margin: nothing can be certified."""
+
+
 def expected(what: str, got: object, remedy: str = "") -> ArgumentError:
     """The error for a bad argument, ready to raise.
 

@@ -1,6 +1,7 @@
 """What users hand over, made into tensors and numbers, or named as a mistake."""
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -62,6 +63,14 @@ def check_names(class_names: object, classes: int | None = None) -> tuple[str, .
     if len(set(names)) < len(names):
         raise expected("distinct class names", f"{repeated(names)!r} twice")
     return names
+
+
+def check_shape(shape: object) -> tuple[int, ...]:
+    """The shape of one input: a few integers ≥ 1."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
+    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+        raise expected("`input_shape` to be the shape of one input, such as (3, 32, 32)", repr(shape)[:80])
+    return sizes
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

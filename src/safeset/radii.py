@@ -34,6 +34,25 @@ class AffineError(NamedTuple):
         return offset, slope
 
 
+class ClassError(NamedTuple):
+    """The same as a sum over the two classes of a pair: e_ji(ε) = a_j + a_i + (b_j + b_i)·ε.
+
+    ``offset`` is a, (batch, classes); ``slope`` is b, (classes,). Both float64 and ≥ 0.
+    """
+
+    offset: Tensor
+    slope: Tensor
+
+    def of(self, points: slice, picked: Tensor) -> tuple[Tensor, Tensor]:
+        """Offset and slope of the pairs (j, any class): n points, (n, m) classes j → (n, m, classes)."""
+        offset = self.offset[points]
+        return (
+            up(offset.gather(1, picked)[:, :, None] + offset[:, None, :]),
+            up(self.slope[picked][:, :, None] + self.slope),
+        )
+
+
+PairError = AffineError | ClassError
 EXACT = AffineError()
 
 
@@ -64,7 +83,7 @@ def window_radii(
     constants: HeadConstants | MatrixConstants,
     method: str,
     *,
-    error: AffineError = EXACT,
+    error: PairError = EXACT,
     chunk: int | None = None,
 ) -> Tensor:
     """R[a, b], the radius below which the window of the k from a to b is proved; 0 where it is not admissible.
@@ -101,15 +120,16 @@ def target_radii(
     logits: Tensor,
     constants: HeadConstants | MatrixConstants,
     *,
-    error: AffineError = EXACT,
+    error: PairError = EXACT,
 ) -> Iterator[Tensor]:
     """For each class j in turn, the radii below which class i cannot overtake it: (batch, classes), ∞ for i = j.
 
     Arguments as for `window_radii`. All of them together are the directed table (batch, classes, classes).
     """
     for j in range(logits.shape[1]):
-        offset, slope = (part[:, j] if isinstance(part, Tensor) else part for part in error)
-        upper = constants.upper(torch.tensor([j], device=logits.device))  # (1, classes)
+        picked = torch.full((len(logits), 1), j, device=logits.device)
+        offset, slope = (part[:, 0] if isinstance(part, Tensor) else part for part in error.of(slice(None), picked))
+        upper = constants.upper(picked[:1, 0])  # (1, classes)
         radii = quotient(gap(logits[:, j, None], logits, offset), widened(upper, slope)).clamp(min=0.0)
         radii[:, j] = math.inf
         yield radii
@@ -120,7 +140,7 @@ def _own_radii(
     ranking: Tensor,
     constants: HeadConstants | MatrixConstants,
     method: str,
-    error: AffineError,
+    error: PairError,
     points: slice,
 ) -> tuple[Tensor, Tensor]:
     """What each window is proved to by its own pairs or chains, (points, K, K), and the gaps as a pair table."""

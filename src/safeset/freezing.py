@@ -1,0 +1,151 @@
+"""A network taken apart into layers that safeset knows, and put together again as plain float64 layers."""
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+import safeset.lipschitz.known  # noqa: F401  (registers torch's layers)
+from safeset.errors import ArgumentError, UnsupportedLayerError, expected
+from safeset.layers import Residual
+from safeset.lipschitz.rules import Shape, check_untouched, rule_of
+
+
+@dataclass(frozen=True)
+class Step:
+    """A layer at its place: its name in the network, and the shape of one point that enters it."""
+
+    name: str
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Branch:
+    """x + body(x)."""
+
+    body: tuple["Step | Branch", ...]
+
+
+Steps = tuple[Step | Branch, ...]
+
+
+def freeze(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Steps]:
+    """The network as it is certified and served, and its layers in order.
+
+    The copy is in evaluation mode and float64; batch norm, normalisation and parametrisations are evaluated into plain
+    layers. Layers have the same names in both. The network itself is not touched, nor run.
+
+    Raises:
+        UnsupportedLayerError: for layers without a rule, with hooks, or with a ``forward`` that is not their class's.
+        ArgumentError: if shapes do not fit, weights are not finite, or the last layer is no linear head.
+    """
+    with torch.no_grad():
+        frozen, steps, shape = _freeze(network, "", input_shape, inside=False)
+    frozen.eval()
+    head = steps[-1] if steps else None
+    if not isinstance(head, Step) or type(frozen.get_submodule(head.name)) is not nn.Linear or len(head.shape) != 1:
+        last = f"{type(network.get_submodule(head.name)).__name__}" if isinstance(head, Step) else "something else"
+        remedy = "Give plain logits, without softmax, from flat features (nn.Flatten)."
+        raise expected("the network's last layer to be the linear head, nn.Linear on flat features", last, remedy)
+    if shape[0] < 2:
+        raise expected("a head with at least 2 classes", f"{shape[0]}")
+    for name, tensor in frozen.state_dict().items():
+        if not bool(tensor.isfinite().all()):
+            raise expected("finite weights", f"NaN or infinite ones in {name!r}", "Has the training diverged?")
+    return frozen, steps
+
+
+def _freeze(layer: nn.Module, name: str, shape: Shape, *, inside: bool) -> tuple[nn.Module, Steps, Shape]:
+    """Frozen layer, its steps, and the shape that leaves it; ``inside`` of a residual branch nothing is in place."""
+    if type(layer) is nn.Sequential and nn.Sequential.forward is _SEQUENTIAL:
+        check_untouched(layer, name)
+        frozen, steps = nn.Sequential(), list[Step | Branch]()
+        for child_name, child in layer._modules.items():  # named_children would skip a layer that comes twice
+            if child is not None:
+                part, more, shape = _freeze(child, _join(name, child_name), shape, inside=inside)
+                frozen.add_module(child_name, part)
+                steps += more
+        return frozen, tuple(steps), shape
+    if type(layer) is Residual and Residual.forward is _RESIDUAL:
+        check_untouched(layer, name)
+        body, inner, out = _freeze(layer.body, _join(name, "body"), shape, inside=True)
+        if out != shape:
+            raise expected(f"the body of the residual layer {name!r} to keep the shape {shape}", out)
+        return Residual(body), (Branch(inner),), shape
+    rule = rule_of(layer, name)
+    try:
+        plain = rule.freeze(copy.deepcopy(layer).double().eval(), shape).requires_grad_(False)
+        rule_of(plain, name)
+    except UnsupportedLayerError as error:
+        raise UnsupportedLayerError(f"In layer {name!r} ({type(layer).__name__}): {error}") from None
+    if getattr(plain, "inplace", False):
+        if inside:
+            raise UnsupportedLayerError(
+                f"Expected inplace=False inside a residual layer, but got layer {name!r} with inplace=True, which "
+                "would change the shortcut too."
+            )
+        plain.inplace = False  # type: ignore[assignment]
+    return plain, (Step(name, shape),), _shape_after(plain, name, shape)
+
+
+_SEQUENTIAL, _RESIDUAL = nn.Sequential.forward, Residual.forward
+
+
+def _join(name: str, child: str) -> str:
+    return f"{name}.{child}" if name else child
+
+
+def _shape_after(layer: nn.Module, name: str, shape: Shape) -> Shape:
+    """The shape of one point that leaves a frozen layer."""
+    tensors = [*layer.parameters(), *layer.buffers()]
+    probe = torch.zeros(2, *shape, dtype=torch.float64, device=tensors[0].device if tensors else None)
+    try:
+        out = layer(probe)
+    except (RuntimeError, ArgumentError) as error:
+        reason = str(error).splitlines()[0]
+        raise expected(
+            f"layer {name!r} ({layer}) to take inputs of shape {shape}", reason, "Check input_shape."
+        ) from None
+    if not isinstance(out, Tensor) or out.shape[0] != 2 or math.prod(out.shape) == 0:
+        raise expected(
+            f"layer {name!r} ({layer}) to map a batch of points to a batch of points", f"{shape} → {out.shape}"
+        )
+    return tuple(out.shape[1:])
+
+
+def leaves(steps: Steps) -> Iterator[Step]:
+    """All layers, those of branches too."""
+    for step in steps:
+        yield from leaves(step.body) if isinstance(step, Branch) else (step,)
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What a network is: how its layers are put together, and every number in them."""
+
+    text: str
+    tensors: dict[str, Tensor]
+
+    @staticmethod
+    def of(network: nn.Module) -> "Content":
+        """That of a network as it is now; the tensors are the network's own."""
+        tensors = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
+        return Content(repr(network), {name: tensor.detach() for name, tensor in tensors})
+
+    def kept(self) -> "Content":
+        """A copy that does not change when the network does."""
+        return Content(self.text, {name: tensor.clone() for name, tensor in self.tensors.items()})
+
+    def equals(self, other: "Content") -> bool:
+        """Whether both are the same, number by number, on the same device and in the same precision."""
+        pairs = [(tensor, other.tensors.get(name)) for name, tensor in self.tensors.items()]
+        return (
+            self.text == other.text
+            and len(self.tensors) == len(other.tensors)
+            and all(
+                b is not None and a.device == b.device and a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs
+            )
+        )

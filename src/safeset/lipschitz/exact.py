@@ -1,0 +1,218 @@
+"""The spectral norm of a zero-padded convolution, from above and to a relative 1e-9: block-banded Cholesky.
+
+Ordered by image rows, the Gram matrix of the operator is banded in blocks, one block for each pair of nearby rows; away
+from the edges all blocks of a diagonal are equal. c·I minus it is factored block by block, with the last few block
+columns in memory, and what the factors leave over is measured and counted, as in `dense`.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from safeset.lipschitz.convolution import Convolution
+from safeset.lipschitz.dense import mirrored
+from safeset.lipschitz.upward import Up, gamma
+
+LANCZOS_STEPS = 500
+
+
+def exact_bound(convolution: Convolution) -> Up:
+    """An upper bound of the spectral norm: σ² ≤ c(1 + 2u) + ‖Â − LLᵀ‖ + γ_M·‖A‖₁‖A‖_∞ (docs/mathematics.md)."""
+    convolution, exponent = convolution.unit_scaled()
+    if not bool((convolution.kernel != 0).any()):
+        return Up(0.0)
+    gram = BlockGram.cheapest(convolution)
+    top = largest_eigenvalue(convolution)
+    excess = 1e-11
+    while (proved := shifted_bound(gram, top * (1 + excess))) is None:
+        excess *= 10
+    return (proved + gamma(gram.terms) * absolute_bound(convolution.kernel)).root().shifted(exponent)
+
+
+def cost(convolution: Convolution) -> float:
+    """Floating-point operations of `exact_bound`, about."""
+    return BlockGram.cheapest(convolution).cost
+
+
+def absolute_bound(kernel: Tensor) -> Up:
+    """‖A‖₁‖A‖_∞ from above, for a convolution with this kernel (out, in, height, width) and any stride and padding."""
+    sums = [Up(float(kernel.abs().sum(dim=dims).amax())) for dims in ((0, 2, 3), (1, 2, 3))]
+    return sums[0] * sums[1] * (1 + 3 * gamma(kernel.numel()))
+
+
+@dataclass(frozen=True, eq=False)
+class BlockGram:
+    """A Aᵀ (of outputs) or Aᵀ A (of inputs) in blocks of image rows: n × n blocks, few of them not 0."""
+
+    convolution: Convolution
+    outputs: bool
+
+    @staticmethod
+    def cheapest(convolution: Convolution) -> "BlockGram":
+        """Of outputs or inputs, by rows or columns: the one that is factored fastest."""
+        ways = [BlockGram(way, side) for way in (convolution, convolution.turned()) for side in (True, False)]
+        return min(ways, key=lambda gram: gram.cost)
+
+    @property
+    def blocks(self) -> int:
+        """Number of block rows."""
+        return self.convolution.rows.outputs if self.outputs else self.convolution.rows.size
+
+    @property
+    def side(self) -> int:
+        """Side of a block."""
+        channels, _, columns = self.convolution.outputs if self.outputs else self.convolution.inputs
+        return channels * columns
+
+    @property
+    def band(self) -> int:
+        """Blocks further than this from the diagonal are 0."""
+        rows = self.convolution.rows
+        return min((rows.extent - 1) // rows.stride if self.outputs else rows.extent - 1, self.blocks - 1)
+
+    @property
+    def terms(self) -> int:
+        """Products in an entry, at most."""
+        out, into, height, width = self.convolution.kernel.shape
+        return (into if self.outputs else out) * height * width
+
+    @property
+    def cost(self) -> float:
+        """Floating-point operations of the factorisation and its check, about."""
+        return self.blocks * float(self.side) ** 3 * (self.band**2 + 4 * self.band + 3)
+
+    def block(self, i: int, j: int) -> Tensor:
+        """Block (i, j), j ≤ i, each entry within γ_terms of its exact value, relative to that of |A||Aᵀ|."""
+        pairs = self._pairs(i, j)
+        if pairs not in self._sums:
+            total = self.convolution.kernel.new_zeros(self.side, self.side)
+            for pair in pairs:
+                total += self._product(*pair)
+            self._sums[pairs] = mirrored(total) if i == j else total
+        return self._sums[pairs]
+
+    def _pairs(self, i: int, j: int) -> tuple[tuple[int, int], ...]:
+        """The taps (t, t') through which rows i and j meet in a row of the other side."""
+        rows = self.convolution.rows
+        s, d, p, taps = rows.stride, rows.dilation, rows.before, range(rows.kernel)
+        if self.outputs:  # both read image row x
+            meet = [(t, s * i + d * t - p) for t in taps]
+            return tuple(
+                (t, (x + p - s * j) // d)
+                for t, x in meet
+                if 0 <= x < rows.size and (x + p - s * j) % d == 0 and (x + p - s * j) // d in taps
+            )
+        meet = [(t, (i + p - d * t) // s) for t in taps if (i + p - d * t) % s == 0]  # both are read by row y
+        return tuple(
+            (t, (j + p - s * y) // d)
+            for t, y in meet
+            if 0 <= y < rows.outputs and (j + p - s * y) % d == 0 and (j + p - s * y) // d in taps
+        )
+
+    @cached_property
+    def _sums(self) -> dict[tuple[tuple[int, int], ...], Tensor]:
+        return {}
+
+    @cached_property
+    def _products(self) -> dict[tuple[int, int], Tensor]:
+        return {}
+
+    def _product(self, t: int, other: int) -> Tensor:
+        if (t, other) not in self._products:
+            self._products[t, other] = self._tap_matrices[t] @ self._tap_matrices[other].mT
+        return self._products[t, other]
+
+    @cached_property
+    def _tap_matrices(self) -> list[Tensor]:
+        """What tap t of the rows does to a row of the image: (columns'·out, columns·in) each, or its transpose."""
+        kernel, columns = self.convolution.kernel, self.convolution.columns
+        out, into, height, width = kernel.shape
+        matrices = kernel.new_zeros(height, columns.outputs, out, columns.size, into)
+        places = torch.arange(columns.outputs, device=kernel.device)
+        for t in range(width):
+            pixels = columns.stride * places + columns.dilation * t - columns.before
+            inside = (pixels >= 0) & (pixels < columns.size)
+            matrices[:, places[inside], :, pixels[inside], :] = kernel[:, :, :, t].permute(2, 0, 1)
+        flat = matrices.view(height, columns.outputs * out, columns.size * into)
+        return list(flat if self.outputs else flat.mT)
+
+
+def shifted_bound(gram: BlockGram, c: float) -> Up | None:
+    """An upper bound of the largest eigenvalue of a block Gram matrix just above c; None if c is too small."""
+    n, side, band = gram.blocks, gram.side, gram.band
+    columns: dict[int, dict[int, Tensor]] = {}  # the last block columns of L: column → row → block
+    shape = gram.convolution.kernel.new_zeros(n, side)
+    # Absolute row sums of the residual and of Â, row and column sums of L.
+    residuals, entries, across, down = shape, shape.clone(), shape.clone(), shape.clone()
+    for j in range(n):
+        column: dict[int, Tensor] = {}
+        for i in range(j, min(j + band, n - 1) + 1):
+            shifted = -gram.block(i, j)
+            if i == j:
+                shifted.diagonal().add_(c)
+            _add_sums(entries, shifted, i, j)
+            for k in range(max(0, i - band), j):
+                shifted.addmm_(columns[k][i], columns[k][j].mT, alpha=-1.0)
+            if i == j:
+                column[i], info = torch.linalg.cholesky_ex(shifted)
+                if bool(info != 0):
+                    return None
+            else:
+                column[i] = torch.linalg.solve_triangular(column[j], shifted.mT, upper=False).mT
+            shifted.addmm_(column[i], column[j].mT, alpha=-1.0)
+            _add_sums(residuals, mirrored(shifted) if i == j else shifted, i, j)
+            across[i] += column[i].abs().sum(dim=1)
+            down[j] += column[i].abs().sum(dim=0)
+        columns[j] = column
+        columns.pop(j - band, None)
+    if not bool((residuals + entries + across + down).isfinite().all()):
+        return None
+    slack = 1 + gamma((2 * band + 1) * side)  # of sums of so many terms
+    left, all_entries, spread = (Up(float(sums.amax())) * slack for sums in (residuals, entries, across))
+    spread = spread * (Up(float(down.amax())) * slack)
+    return Up(c) * (1 + 2 * 2.0**-53) + left + gamma((band + 1) * side + 1) * (all_entries + spread)
+
+
+def _add_sums(sums: Tensor, block: Tensor, i: int, j: int) -> None:
+    """Add the absolute row sums of a block below the diagonal, and of its mirror image above."""
+    magnitude = block.abs()
+    sums[i] += magnitude.sum(dim=1)
+    if i != j:
+        sums[j] += magnitude.sum(dim=0)
+
+
+def largest_eigenvalue(convolution: Convolution) -> float:
+    """The largest eigenvalue of Aᵀ A, an estimate from below by the Lanczos method with full orthogonalisation."""
+    small = min(convolution.inputs, convolution.outputs, key=lambda shape: shape[0] * shape[1] * shape[2])
+
+    def apply(vector: Tensor) -> Tensor:
+        shaped = vector.view(small)
+        if small == convolution.inputs:
+            return convolution.transposed(convolution.apply(shaped)).reshape(-1)
+        return convolution.apply(convolution.transposed(shaped)).reshape(-1)
+
+    size = small[0] * small[1] * small[2]
+    steps = min(LANCZOS_STEPS, size)
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu").to(convolution.kernel.device)
+    basis = vector.new_zeros(steps, size)
+    tridiagonal = torch.zeros(steps + 1, steps + 1, dtype=torch.float64, device="cpu")
+    best = 0.0
+    for step in range(steps):
+        norm = float(vector.norm())
+        if step and norm <= 1e-14 * best:
+            break  # all that the start can reach
+        if step:
+            tridiagonal[step, step - 1] = tridiagonal[step - 1, step] = norm
+        basis[step] = vector / norm
+        vector = apply(basis[step])
+        tridiagonal[step, step] = float(vector @ basis[step])
+        for _ in range(2):  # twice is enough
+            vector = vector - basis[: step + 1].mT @ (basis[: step + 1] @ vector)
+        if step % 10 == 9 or step < 10 or step + 1 == steps:
+            before, best = best, float(torch.linalg.eigvalsh(tridiagonal[: step + 1, : step + 1])[-1])
+            if step > 10 and best - before <= 1e-14 * best:
+                break
+    return best

@@ -1,0 +1,98 @@
+"""Named architectures: the paper's networks, and small ones for the embedded data."""
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from safeset.errors import expected, nearest
+from safeset.inputs import check_shape
+from safeset.layers import InvertibleDownsampling, MinMax
+
+Layers = list[nn.Module]
+
+
+def create_model(name: str, *, input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """A new network by its name, with torch's default initialisation: layers, then a linear head.
+
+    Args:
+        name: one of `list_models()`.
+        input_shape: shape of one input: (channels, height, width), or (features,) for an ``mlp``.
+        classes: number of classes.
+
+    >>> create_model("mlp-2x32", input_shape=(2,), classes=4)[-1]
+    Linear(in_features=32, out_features=4, bias=True)
+    """
+    if name not in _MODELS:
+        raise expected(f"`name` to be one of {', '.join(_MODELS)}", repr(name), nearest(name, _MODELS))
+    if not isinstance(classes, int) or isinstance(classes, bool) or classes < 2:
+        raise expected("`classes` to be an integer ≥ 2", repr(classes))
+    return nn.Sequential(*_MODELS[name](check_shape(input_shape), classes))
+
+
+def list_models() -> list[str]:
+    """The names that `create_model` knows.
+
+    >>> list_models()
+    ['cnn-1c1f', 'cnn-2c2f', 'cnn-8c2f', 'mlp-2x32', 'mlp-3x1000']
+    """
+    return sorted(_MODELS)
+
+
+def _mlp(*widths: int) -> Callable[[tuple[int, ...], int], Layers]:
+    """Dense layers with MinMax between."""
+
+    def build(shape: tuple[int, ...], classes: int) -> Layers:
+        features = math.prod(shape)
+        start: Layers = [nn.Flatten()] if len(shape) > 1 else []
+        return [*start, *_dense(features, *widths), nn.Linear(widths[-1], classes)]
+
+    return build
+
+
+def _downsampled(*convolutions: int, dense: tuple[int, ...]) -> Callable[[tuple[int, ...], int], Layers]:
+    """3×3 convolutions, each with MinMax and invertible downsampling, then dense layers."""
+
+    def build(shape: tuple[int, ...], classes: int) -> Layers:
+        channels, height, width = _image(shape, 2 ** len(convolutions))
+        layers: Layers = []
+        for out in convolutions:
+            layers += [nn.Conv2d(channels, out, 3, padding=1), MinMax(), InvertibleDownsampling(2)]
+            channels, height, width = 4 * out, height // 2, width // 2
+        return [*layers, nn.Flatten(), *_dense(channels * height * width, *dense), nn.Linear(dense[-1], classes)]
+
+    return build
+
+
+def _strided(shape: tuple[int, ...], classes: int) -> Layers:
+    """Blocks of 3×3 convolutions that end in a 4×4 one of stride 2 (Lee et al., 2020)."""
+    channels, height, width = _image(shape, 8)
+    layers: Layers = []
+    for out, plain in ((64, 2), (128, 2), (256, 1)):
+        for _ in range(plain):
+            layers += [nn.Conv2d(channels, out, 3, padding=1), MinMax()]
+            channels = out
+        layers += [nn.Conv2d(channels, out, 4, stride=2, padding=1), MinMax()]
+    return [*layers, nn.Flatten(), *_dense(channels * height * width // 64, 256), nn.Linear(256, classes)]
+
+
+def _dense(features: int, *widths: int) -> Layers:
+    layers: Layers = []
+    for into, out in zip((features, *widths), widths, strict=False):
+        layers += [nn.Linear(into, out), MinMax()]
+    return layers
+
+
+def _image(shape: tuple[int, ...], multiple: int) -> tuple[int, int, int]:
+    if len(shape) != 3 or shape[1] % multiple or shape[2] % multiple:
+        raise expected(f"an image shape (channels, height, width) of multiples of {multiple}", shape)
+    return shape[0], shape[1], shape[2]
+
+
+_MODELS: dict[str, Callable[[tuple[int, ...], int], Layers]] = {
+    "cnn-2c2f": _downsampled(32, 64, dense=(256, 256)),  # the paper's for CIFAR-100 and EuroSAT
+    "cnn-8c2f": _strided,  # the paper's for Tiny-ImageNet
+    "mlp-3x1000": _mlp(1000, 1000, 1000),  # the paper's for ACAS Xu
+    "cnn-1c1f": _downsampled(16, dense=(64,)),  # digits
+    "mlp-2x32": _mlp(32, 32),  # points in the plane
+}

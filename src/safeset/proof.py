@@ -1,0 +1,145 @@
+"""What is proved of a frozen network: Lipschitz bounds of its layers, and the rounding of its float64 program."""
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from safeset.constants import HeadConstants, up
+from safeset.errors import expected, nearest
+from safeset.freezing import Branch, Step, Steps
+from safeset.lipschitz.rounding import Affine, Rounding
+from safeset.lipschitz.rules import CONVOLUTIONS, rule_of
+from safeset.lipschitz.upward import SUBNORMAL, Up, gamma, row_norms
+from safeset.radii import ClassError
+
+LARGEST = 2.0**1000  # far below overflow: partial sums stay under it, or nothing is certified
+
+
+@dataclass(frozen=True)
+class LayerBound:
+    """A layer's proved Lipschitz constant, how it was proved, and how long that took."""
+
+    name: str
+    type: str
+    bound: float
+    method: str
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Proved Lipschitz constants of a frozen network.
+
+    Attributes:
+        head: rows of the head and the bound of everything before it, in float64: K_ji = ‖w_j − w_i‖·scale.
+        layers: one line for each layer, the head last (its own norm, for information: pairs count by their difference).
+    """
+
+    head: HeadConstants
+    layers: tuple[LayerBound, ...]
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """(classes, classes) float64: upper bounds of the Lipschitz constants of f_j − f_i; 0 on the diagonal."""
+        every = torch.arange(self.head.classes, device=self.head.rows.device)
+        return self.head.upper(every).fill_diagonal_(0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """Bounds, and the rounding error a_j(‖x‖) = offset + slope·‖x‖ of each logit: e_ji = a_j + a_i for a pair."""
+
+    bounds: Bounds
+    offsets: Tensor
+    slopes: Tensor
+    peak: Affine
+
+    def allowance(self, norms: Tensor) -> tuple[ClassError, Tensor]:
+        """The pairs' rounding errors at x and at any x' in the ball together, and the radius that cannot overflow.
+
+        Args:
+            norms: (batch,) upper bounds of ‖x‖₂.
+
+        Returns:
+            e_ji(‖x‖) + e_ji(‖x‖ + ε), affine in ε, for each class of the pair; and (batch,) largest radii.
+        """
+        once = up(up(norms[:, None] * self.slopes) + self.offsets)
+        room = LARGEST / self.peak.slope - norms if self.peak.offset < LARGEST else norms - float("inf")
+        return ClassError(2 * once, self.slopes), room
+
+
+def prove(network: nn.Module, steps: Steps, convolutions: str = "auto") -> Proof:
+    """Prove bounds and rounding of a frozen network.
+
+    Args:
+        network: plain layers in float64 and evaluation mode.
+        steps: its layers in order, the head last.
+        convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (cheap for any size, within about 1 % from 32×32
+            pixels on), or ``"auto"``: exact where it is affordable.
+    """
+    if convolutions not in CONVOLUTIONS:
+        remedy = nearest(convolutions, CONVOLUTIONS)
+        raise expected(f"`convolutions` to be one of {', '.join(CONVOLUTIONS)}", repr(convolutions), remedy)
+    lines: list[LayerBound] = []
+    with torch.no_grad():
+        *body, last = steps
+        scale, rounding = _chain(network, tuple(body), Rounding.start(), lines, convolutions)
+        assert isinstance(last, Step)
+        _chain(network, (last,), Rounding.start(), lines, convolutions)  # the head's own norm, for information
+        head = network.get_submodule(last.name)
+        assert isinstance(head, nn.Linear)
+        constants = HeadConstants(head.weight.detach().clone(), float(scale)).remembered()
+        offsets, slopes, peak = _logit_errors(head, rounding)
+    return Proof(Bounds(constants, tuple(lines)), offsets, slopes, peak)
+
+
+def _chain(
+    network: nn.Module, steps: Steps, rounding: Rounding, lines: list[LayerBound], convolutions: str
+) -> tuple[Up, Rounding]:
+    """The product of the bounds of layers in a row, and the rounding after them; a line for each layer."""
+    product = Up(1.0)
+    for step in steps:
+        if isinstance(step, Branch):
+            inner, after = _chain(network, step.body, rounding, lines, convolutions)
+            bound, rounding = 1 + inner, rounding.plus(after)
+        else:
+            layer = network.get_submodule(step.name)
+            rule, started = rule_of(layer, step.name), time.perf_counter()
+            bound, method = rule.bound(layer, step.shape, convolutions)
+            seconds = time.perf_counter() - started
+            lines.append(LayerBound(step.name, type(layer).__name__, float(bound), method, seconds))
+            rounding = rule.rounding(layer, step.shape, bound, rounding)
+        product = product * bound
+    return product, rounding
+
+
+def _logit_errors(head: nn.Linear, before: Rounding) -> tuple[Tensor, Tensor, Affine]:
+    """a_j = ‖w_j − w̄‖·E + γ_{m+1}(‖w_j‖(r + E) + |b_j|) + m·2⁻¹⁰⁷⁴ as offsets and slopes, (classes,) each; the peak.
+
+    E and r are those of the features, m their number. w̄ is any vector, here the mean row: what all rows share moves all
+    logits alike.
+    """
+    rows = head.weight.detach()
+    features = rows.shape[1]
+    bias = rows.new_zeros(len(rows)) if head.bias is None else head.bias.detach().abs()
+    sizes = row_norms(rows)
+    spread = up(row_norms(rows - rows.mean(dim=0)) * (1 + 2.0**-52))  # the subtraction rounds too
+    factor, reach = float(gamma(features + 1)), before.size + before.error
+    underflow = features * SUBNORMAL
+
+    def error(distance: float, size: float, constant: Tensor | float) -> Tensor:
+        """One coefficient, rounded up at each step."""
+        rounded = up(factor * _sum(up(sizes * size), constant))
+        return _sum(up(spread * distance), rounded)
+
+    offsets = _sum(error(before.error.offset, reach.offset, bias), underflow)
+    slopes = error(before.error.slope, reach.slope, 0.0)
+    most = reach * float(sizes.amax()) + float(bias.amax())
+    return offsets, slopes, before.peak.envelope(most)
+
+
+def _sum(first: Tensor, second: Tensor | float) -> Tensor:
+    return up(first + second)
