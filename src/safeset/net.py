@@ -267,11 +267,13 @@ class FrozenNet(CertifiedNet):
         proof = self.proof()
         inputs = self._inputs(x)
         with strict_arithmetic():
-            parts = [part.to(proof.offsets) for part in torch.split(inputs, POINTS_AT_ONCE)]
-            logits = check_logits(torch.cat([self.network(part) for part in parts]))
-            error, room = proof.allowance(torch.cat([row_norms(part.flatten(1)) for part in parts]))
+            parts = [part.to(proof.offsets) for part in torch.split(inputs, POINTS_AT_ONCE) if len(part)]
+            logits = [proof.offsets.new_zeros(0, self.classes), *(self.network(part) for part in parts)]
+            norms = [proof.offsets.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)]
+            raw = check_logits(torch.cat(logits))
+            error, room = proof.allowance(torch.cat(norms))
             found = certificate(
-                logits,
+                raw,
                 proof.bounds.head,
                 self.epsilon if epsilon is None else epsilon,
                 self.guarantee if guarantee is None else guarantee,
@@ -279,12 +281,12 @@ class FrozenNet(CertifiedNet):
                 error=error,
                 class_names=self.class_names,
             )
-        _say_if_swamped(logits, error.offset, proof)
+        _say_if_swamped(raw, error.offset, proof)
         room = room[:, None, None]
         return replace(
             found,
             windows=torch.where(room > 0, torch.minimum(found.windows, room), 0.0),
-            covers=f"the frozen network in exact arithmetic, and its float64 program as run on {logits.device.type}",
+            covers=f"the frozen network in exact arithmetic, and its float64 program as run on {raw.device.type}",
             layers=proof.bounds.layers,
         )
 

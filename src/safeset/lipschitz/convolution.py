@@ -22,7 +22,7 @@ ELEMENTS_AT_ONCE = 2**23  # of the frequencies' matrices; 64 MB
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Axis:
     """One axis of a convolution: image size n, kernel size k, stride s, dilation d, padding before and after."""
 
@@ -42,6 +42,13 @@ class Axis:
     def outputs(self) -> int:
         """Number of outputs."""
         return (self.size + self.before + self.after - self.extent) // self.stride + 1
+
+    @property
+    def seen(self) -> Tensor:
+        """(kernel,) booleans: the taps that read a pixel of the image for some output."""
+        first = self.stride * torch.arange(self.outputs, device="cpu")[:, None] - self.before
+        pixels = first + self.dilation * torch.arange(self.kernel, device="cpu")  # (outputs, kernel)
+        return ((pixels >= 0) & (pixels < self.size)).any(dim=0)
 
     @property
     def least_torus(self) -> int:
@@ -81,8 +88,12 @@ class Convolution:
         return Convolution(self.kernel.mT, self.columns, self.rows)
 
     def unit_scaled(self) -> tuple["Convolution", int]:
-        """The same with its largest weight in [1, 2), and the exponent of the power of two that was taken out."""
-        kernel, exponent = unit_scaled(self.kernel)
+        """The same with its largest weight in [1, 2), and the exponent of the power of two that was taken out.
+
+        Taps that only ever see the padding are set to 0: they change nothing, and the norm is then at least 1.
+        """
+        rows, columns = (axis.seen.to(self.kernel.device) for axis in (self.rows, self.columns))
+        kernel, exponent = unit_scaled(torch.where(rows[:, None] & columns, self.kernel, 0.0))
         return replace(self, kernel=kernel), exponent
 
 

@@ -199,20 +199,17 @@ def largest_eigenvalue(convolution: Convolution) -> float:
     vector = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu").to(convolution.kernel.device)
     basis = vector.new_zeros(steps, size)
     tridiagonal = torch.zeros(steps + 1, steps + 1, dtype=torch.float64, device="cpu")
-    best = 0.0
+    top = 0.0
     for step in range(steps):
-        norm = float(vector.norm())
-        if step and norm <= 1e-14 * best:
-            break  # all that the start can reach
-        if step:
-            tridiagonal[step, step - 1] = tridiagonal[step - 1, step] = norm
-        basis[step] = vector / norm
+        basis[step] = vector / vector.norm()
         vector = apply(basis[step])
         tridiagonal[step, step] = float(vector @ basis[step])
         for _ in range(2):  # twice is enough
             vector = vector - basis[: step + 1].mT @ (basis[: step + 1] @ vector)
-        if step % 10 == 9 or step < 10 or step + 1 == steps:
-            before, best = best, float(torch.linalg.eigvalsh(tridiagonal[: step + 1, : step + 1])[-1])
-            if step > 10 and best - before <= 1e-14 * best:
+        tridiagonal[step + 1, step] = tridiagonal[step, step + 1] = norm = float(vector.norm())
+        exhausted = norm <= 1e-14 * top or step + 1 == steps
+        if exhausted or step < 3 or step % 10 == 0:
+            before, top = top, float(torch.linalg.eigvalsh(tridiagonal[: step + 1, : step + 1])[-1])
+            if exhausted or (step > 3 and top - before <= 1e-14 * top):
                 break
-    return best
+    return top

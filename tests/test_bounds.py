@@ -1,0 +1,203 @@
+"""Bounds against 60 digits: never below the spectral norm, and close to it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from exact_norm import at_least_norm, convolution_matrix, within
+from safeset.errors import ArgumentError
+from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
+from safeset.lipschitz.dense import spectral_bound
+from safeset.lipschitz.exact import exact_bound, largest_eigenvalue
+from safeset.lipschitz.upward import SUBNORMAL, Up, gamma, row_norms
+
+SCALES = [1.0, 3e-5, 1e-30, 1e-160, 1e-290, 1e-310, 1e30, 1e160, 1e300]
+
+
+def orthogonal(rng, n):
+    return np.linalg.qr(rng.normal(size=(n, n)))[0]
+
+
+def matrix_of_a_kind(rng, kind, rows, columns):
+    n = max(rows, columns)
+    if kind == "random":
+        return rng.normal(size=(rows, columns))
+    if kind == "nearly orthogonal":
+        return (orthogonal(rng, n) + 10.0 ** -rng.integers(6, 16) * rng.normal(size=(n, n)))[:rows, :columns]
+    if kind == "orthogonal":
+        return orthogonal(rng, n)[:rows, :columns]
+    if kind == "rank one":
+        return np.outer(rng.normal(size=rows), rng.normal(size=columns))
+    if kind == "repeated":  # 2, 2, 2, then smaller
+        values = np.where(np.arange(n) < 3, 2.0, 1.0)
+        return (orthogonal(rng, n) * values @ orthogonal(rng, n))[:rows, :columns]
+    if kind == "integers":
+        return rng.integers(-3, 4, size=(rows, columns)).astype(float)
+    if kind == "ones":
+        return np.ones((rows, columns))
+    if kind == "one entry":
+        matrix = np.zeros((rows, columns))
+        matrix[rng.integers(rows), rng.integers(columns)] = -math.pi
+        return matrix
+    return rng.normal(size=(rows, columns)) * 10.0 ** rng.uniform(-200, 5, size=(rows, 1))  # "uneven"
+
+
+KINDS = ["random", "nearly orthogonal", "orthogonal", "rank one", "repeated", "integers", "ones", "one entry", "uneven"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_dense_bound_is_just_above_the_norm(kind, scale):
+    rng = np.random.default_rng(KINDS.index(kind))
+    for _ in range(5):
+        matrix = matrix_of_a_kind(rng, kind, *rng.integers(1, 8, size=2)) * scale
+        bound = spectral_bound(torch.tensor(matrix))
+        assert within(matrix, bound, 1e-8 if np.abs(matrix).max() > 1e-290 else 1.0), matrix.tolist()
+
+
+@pytest.mark.slow
+@settings(max_examples=3000)
+@given(st.integers(0, 2**32), st.sampled_from(KINDS), st.floats(-320, 305), st.integers(1, 12), st.integers(1, 12))
+def test_dense_bounds_of_thousands_of_matrices(seed, kind, exponent, rows, columns):
+    matrix = matrix_of_a_kind(np.random.default_rng(seed), kind, rows, columns)
+    matrix = matrix * 10.0 ** (exponent / 2) * 10.0 ** (exponent / 2)
+    assert within(matrix, spectral_bound(torch.tensor(matrix)), 1e-8 if np.abs(matrix).max() > 1e-290 else 1.0)
+
+
+def test_a_stack_has_the_largest_norm():
+    stack = torch.stack([torch.eye(3, dtype=torch.float64) * value for value in (1.0, 5.0, 2.0)])
+    assert 0 <= spectral_bound(stack) - 5 < 1e-12
+    assert spectral_bound(torch.zeros(2, 3)) == 0
+    assert spectral_bound(torch.zeros(0, 3)) == 0
+
+
+def test_the_power_method_stalls_where_the_bound_does_not():
+    """Weights on which the power method finds 1 from a start without the best direction; the norm is 3."""
+    weights = torch.diag(torch.tensor([1.0, 3.0, 1.0]))
+    assert 0 <= spectral_bound(weights) - 3 < 1e-12
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_raise(value):
+    with pytest.raises(ArgumentError, match="Expected finite weights"):
+        spectral_bound(torch.tensor([[1.0, value]]))
+
+
+GEOMETRY = st.tuples(
+    st.integers(1, 6), st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.integers(0, 4), st.integers(0, 4)
+)  # size, kernel, stride, dilation, before, after
+
+
+def possible(condition):
+    if not condition:
+        reject()
+
+
+def convolutions(seed, rows, columns, out, into, kind="random", most=24):
+    """A convolution, and its matrix by definition."""
+    rng = np.random.default_rng(seed)
+    axes = [Axis(*axis) for axis in (rows, columns)]
+    possible(all(axis.size + axis.before + axis.after >= axis.extent for axis in axes))
+    taps = (rows[1], columns[1])
+    flat = matrix_of_a_kind(rng, kind, out, into * taps[0] * taps[1])
+    kernel = flat.reshape(out, into, *taps)
+    transposed = list(zip(rows, columns, strict=True))
+    matrix = convolution_matrix(kernel, transposed[0], *transposed[2:])
+    possible(min(matrix.shape) <= most)
+    return Convolution(torch.tensor(kernel), *axes), matrix
+
+
+@given(st.integers(0, 2**32), GEOMETRY, GEOMETRY, st.integers(1, 3), st.integers(1, 3), st.sampled_from(KINDS))
+def test_convolution_bounds_are_above_the_norm(seed, rows, columns, out, into, kind):
+    convolution, matrix = convolutions(seed, rows, columns, out, into, kind)
+    assert at_least_norm(matrix, torus_bound(convolution))
+    assert within(matrix, exact_bound(convolution), 1e-9)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(st.integers(0, 2**32), GEOMETRY, GEOMETRY, st.integers(1, 3), st.integers(1, 3), st.sampled_from(KINDS))
+def test_convolution_bounds_of_every_geometry(seed, rows, columns, out, into, kind):
+    convolution, matrix = convolutions(seed, rows, columns, out, into, kind, most=50)
+    assert at_least_norm(matrix, torus_bound(convolution))
+    assert within(matrix, exact_bound(convolution), 1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-160, 1e-290, 1e160, 1e300])
+def test_convolution_bounds_at_any_scale(scale):
+    axis = (5, 3, 1, 1, 1, 1)
+    convolution, matrix = convolutions(0, axis, axis, 2, 1, most=60)
+    scaled = Convolution(convolution.kernel * scale, convolution.rows, convolution.columns)
+    assert within(matrix * scale, exact_bound(scaled), 1e-9)
+    assert at_least_norm(matrix * scale, torus_bound(scaled))
+
+
+@given(st.integers(0, 2**32), GEOMETRY, GEOMETRY, st.integers(1, 3), st.integers(1, 3))
+def test_the_operator_and_its_transpose_are_those_of_the_definition(seed, rows, columns, out, into):
+    convolution, matrix = convolutions(seed, rows, columns, out, into)
+    matrix = torch.tensor(matrix)
+    x = torch.randn(convolution.inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = torch.randn(convolution.outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(convolution.apply(x).flatten(), matrix @ x.flatten())
+    torch.testing.assert_close(convolution.transposed(y).flatten(), matrix.T @ y.flatten())
+    assert largest_eigenvalue(convolution) == pytest.approx(torch.linalg.matrix_norm(matrix, 2).item() ** 2, rel=1e-9)
+
+
+def test_a_torus_of_the_image_is_not_enough():
+    """Filter [1, 0, −1] on 6 pixels: the norm is 1.802 with zero padding, 1.732 on a circle of 6."""
+    kernel = torch.tensor([[[[1.0, 0.0, -1.0]]]], dtype=torch.float64)
+    convolution = Convolution(kernel, Axis(1, 1, 1, 1, 0, 0), Axis(6, 3, 1, 1, 1, 1))
+    assert torus_bound(convolution) >= 2 * math.cos(math.pi / 7)
+    assert exact_bound(convolution) == pytest.approx(2 * math.cos(math.pi / 7), rel=1e-9)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_torus_is_within_one_percent_at_32_pixels(stride):
+    generator = torch.Generator().manual_seed(0)
+    kernel = torch.randn(6, 4, 3, 3, generator=generator, dtype=torch.float64)
+    axis = Axis(32, 3, stride, 1, 1, 1)
+    convolution = Convolution(kernel, axis, axis)
+    assert 1 <= torus_bound(convolution) / exact_bound(convolution) * (1 + 1e-9) < 1.01
+
+
+NUMBERS = st.one_of(st.floats(0, 1e308), st.sampled_from([0.0, 1.0, SUBNORMAL, 1e-308, 1 + 2.0**-52, 2.0**-53]))
+
+
+@given(NUMBERS, NUMBERS, st.integers(1, 1000), st.integers(-2000, 2000))
+def test_upward_arithmetic_is_above_the_exact_value(a, b, divisor, exponent):
+    from fractions import Fraction
+
+    def above(value, exact):
+        return value == math.inf or Fraction(value) >= exact
+
+    first, second = Fraction(a), Fraction(b)
+    assert above(Up(a) + b, first + second)
+    assert above(a + Up(b), first + second)
+    assert above(Up(a) * b, first * second)
+    assert above(Up(a).over(divisor), first / divisor)
+    assert above(Up(a).root(), 0)
+    assert Up(a).root() == math.inf or Fraction(Up(a).root()) ** 2 >= first
+    assert above(Up(a).shifted(exponent), first * Fraction(2) ** exponent)
+    if a + b < math.inf:
+        assert Up(a) + b <= math.nextafter(a + b, math.inf)
+
+
+def test_unknown_numbers_are_infinite():
+    assert Up(0.0) * math.inf == math.inf
+    assert Up(math.nan) + 1 == math.inf
+    assert Up(1e308) + 1e308 == math.inf
+    assert float(gamma(3)) == pytest.approx(3 * 2.0**-53, rel=1e-15)
+
+
+@given(st.lists(st.one_of(st.floats(-10, 10), st.sampled_from([1e-200, 1e200, 5e-324, 0.0])), min_size=1, max_size=9))
+def test_row_norms_are_from_above(row):
+    from fractions import Fraction
+
+    norm = row_norms(torch.tensor([row], dtype=torch.float64)).item()
+    exact = sum(Fraction(value) ** 2 for value in row)
+    assert Fraction(norm) ** 2 >= exact
+    assert exact == 0 or norm <= 5e-324 or Fraction(norm) ** 2 <= exact * Fraction(1 + 1e-14) + Fraction(2) ** -2100
