@@ -155,6 +155,28 @@ def test_a_torus_of_the_image_is_not_enough():
     assert exact_bound(convolution) == pytest.approx(2 * math.cos(math.pi / 7), rel=1e-9)
 
 
+@pytest.mark.parametrize("n", [300, 1000])
+def test_long_thin_images_have_close_bounds_too(n):
+    """Where the Lanczos method converges slowly: the norm is 1 + 2 cos(π/(n + 1))."""
+    kernel = torch.ones(1, 1, 1, 3, dtype=torch.float64)
+    bound = exact_bound(Convolution(kernel, Axis(1, 1, 1, 1, 0, 0), Axis(n, 3, 1, 1, 1, 1)))
+    truth = 1 + 2 * math.cos(math.pi / (n + 1))
+    assert truth * (1 - 1e-15) <= bound <= truth * (1 + 1e-7)
+
+
+def test_taps_that_only_see_the_padding_do_not_count():
+    axis = Axis(1, 3, 1, 1, 1, 1)
+    kernel = torch.tensor([[7.0, 7, 7], [7, 0, 7], [7, 7, 7]], dtype=torch.float64)[None, None]
+    assert exact_bound(Convolution(kernel, axis, axis)) == 0
+    assert torus_bound(Convolution(kernel, axis, axis)) == 0
+    kernel[0, 0, 1, 1] = 1e-200
+    for bound in (exact_bound, torus_bound):
+        assert bound(Convolution(kernel, axis, axis)) == pytest.approx(1e-200, rel=1e-9)
+    kernel[0, 0, 0, 0] = math.nan
+    with pytest.raises(ArgumentError, match="finite"):
+        exact_bound(Convolution(kernel, axis, axis))
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_torus_is_within_one_percent_at_32_pixels(stride):
     generator = torch.Generator().manual_seed(0)

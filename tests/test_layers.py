@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from exact_network import evaluate, rational, squared_norm
-from safeset import ExactRule, LayerRule, UnsupportedLayerError, register_layer
+from safeset import ArgumentError, ExactRule, LayerRule, UnsupportedLayerError, register_layer
 from safeset.freezing import freeze
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
 from safeset.lipschitz.rounding import Rounding
@@ -227,7 +227,53 @@ def overridden(layer):
     return layer
 
 
+def with_weight(layer, *shape):
+    """Weights of another shape than the layer's attributes say: torch runs them, a bound by the attributes is wrong."""
+    layer.weight.data = torch.ones(*shape)
+    return layer
+
+
+def with_bias(layer, *shape):
+    layer.bias.data = torch.ones(*shape)
+    return layer
+
+
+def patched(layer, attribute):
+    setattr(layer, attribute, lambda *arguments: arguments[0])
+    return layer
+
+
+class Disguised(nn.ReLU):
+    """Looks parametrised, and calls something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.parametrizations = nn.ModuleDict({"q": nn.Identity()})
+
+    def __call__(self, x):
+        return 100 * super().__call__(x)
+
+
+class Quantised(torch.Tensor):
+    """Weights whose products are not what they seem."""
+
+
+def quantised(layer):
+    layer.weight = nn.Parameter(layer.weight.data.as_subclass(Quantised))
+    return layer
+
+
 REFUSED = {
+    "other kernel": (lambda: with_weight(nn.Conv2d(1, 1, 1, padding=1), 1, 1, 3, 3), (1, 8, 8), "weight of shape"),
+    "other rows": (lambda: with_weight(nn.Linear(4, 3), 7, 4), (4,), r"weight of shape \(3, 4\)"),
+    "broadcast bias": (lambda: with_bias(nn.Linear(4, 3), 1), (4,), r"bias of shape \(3,\)"),
+    "instance's convolution": (lambda: patched(nn.Conv2d(1, 1, 1), "_conv_forward"), (1, 4, 4), "forward of its class"),
+    "instance's copy": (lambda: patched(nn.ReLU(), "__deepcopy__"), (4,), "forward of its class"),
+    "disguised": (lambda: Disguised(), (4,), "of type Disguised"),
+    "tensor subclass": (lambda: quantised(nn.Linear(4, 4)), (4,), "plain tensors, but got"),
+    "other channels": (lambda: nn.BatchNorm1d(1), (4,), "Expected 1 channels, but got 4"),
+    "no outputs": (lambda: nn.AdaptiveAvgPool2d(0), (1, 4, 4), "divides"),
+    "slope that is a tensor": (lambda: nn.LeakyReLU(torch.tensor(0.2)), (4,), "finite negative_slope"),
     "unknown": (
         lambda: Own(),
         (4,),
@@ -254,7 +300,7 @@ REFUSED = {
     "changed shortcut": (
         lambda: Residual(nn.Sequential(nn.ReLU(inplace=True))),
         (4,),
-        "inplace=False inside a residual",
+        "inplace=False at the start of a residual",
     ),
     "no channels": (lambda: nn.Conv2d(2, 2, 3), (5, 5), "images of shape"),
     "slope": (lambda: nn.LeakyReLU(math.nan), (4,), "finite negative_slope"),
@@ -284,6 +330,30 @@ def test_another_forward_of_the_class_is_noticed(monkeypatch):
     monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: 2 * x)
     with pytest.raises(UnsupportedLayerError, match="Expected the forward of ReLU"):
         freeze(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), (2,))
+
+
+def test_another_method_of_the_class_is_noticed(monkeypatch):
+    monkeypatch.setattr(nn.Conv2d, "_conv_forward", lambda self, x, weight, bias: 2 * x)
+    with pytest.raises(UnsupportedLayerError, match="Expected the forward of Conv2d"):
+        freeze(nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
+
+
+def test_in_place_is_fine_where_no_shortcut_is_changed():
+    body = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
+    network = nn.Sequential(nn.ReLU(inplace=True), Residual(body), nn.ReLU(inplace=True), nn.Linear(4, 2))
+    frozen, _ = freeze(network, (4,))
+    x = points((4,))
+    kept = x.clone()
+    torch.testing.assert_close(frozen(x), copy.deepcopy(network).double()(x.clone()))
+    assert torch.equal(x, kept)
+    with pytest.raises(UnsupportedLayerError, match="inplace"):
+        freeze(nn.Sequential(Residual(nn.Sequential(nn.Identity(), nn.ReLU(inplace=True))), nn.Linear(4, 2)), (4,))
+
+
+@pytest.mark.parametrize("layer", [nn.LazyLinear(3), nn.MaxPool2d(2, 1, 1, 3)])
+def test_layers_that_cannot_run_are_named(layer):
+    with pytest.raises(ArgumentError, match=r"Run the network once|window lie in the padding"):
+        freeze(nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2)), (1, 2, 2))
 
 
 def test_an_own_layer_is_registered_in_one_place():

@@ -197,6 +197,95 @@ def test_a_frozen_net_notices_too(net, change):
     assert torch.equal(frozen(x), frozen.network(x.double()))
 
 
+def appended(net):
+    net.network.append(nn.Linear(5, 5, bias=False).double())
+    net.network[-1].weight.data = 100 * torch.eye(5).double()
+
+
+def divided(net):
+    net.network[6].divisor_override = 1
+
+
+def circular(net):
+    net.network[1].padding_mode = "circular"
+
+
+def single(net):
+    net.float()
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("change", [doubled, appended, single, replaced])
+def test_a_frozen_net_changed_before_or_after_its_first_proof_is_frozen_anew(net, change, early):
+    x = inputs()
+    frozen = net.frozen()
+    if not early:
+        frozen.certify(x)
+    change(frozen)
+    found = frozen.certify(x)
+    fresh = CertifiedNet(frozen.network, input_shape=(2, 4, 4), guarantee="rt2", epsilon=0.01).certify(x)
+    assert torch.equal(found.windows, fresh.windows)
+    assert all(tensor.dtype == torch.float64 for tensor in frozen.state_dict().values())
+    assert frozen.bounds().layers[-1].name == ("11" if change is appended else "10")
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("change", [divided, circular])
+def test_a_frozen_net_made_unprovable_is_refused(net, change, early):
+    frozen = net.frozen()
+    if not early:
+        frozen.certify(inputs())
+    change(frozen)
+    with pytest.raises(UnsupportedLayerError, match=r"divisor_override=1|circular"):
+        frozen.certify(inputs())
+
+
+def test_another_input_shape_is_another_proof():
+    """One pixel of a 3×3 kernel, then all of it."""
+    network = nn.Sequential(nn.Conv2d(1, 1, 3, stride=3, padding=1, bias=False), nn.Flatten(), nn.Linear(1, 2))
+    network[0].weight.data = torch.ones(1, 1, 3, 3)
+    net = CertifiedNet(network, input_shape=(1, 1, 1), guarantee="standard", epsilon=0.1)
+    frozen = net.frozen()
+    assert frozen.bounds().head.scale == pytest.approx(1, rel=1e-9)
+    frozen.input_shape = (1, 2, 2)
+    assert frozen.bounds().head.scale == pytest.approx(2, rel=1e-9)
+
+
+def test_the_wish_for_a_method_is_kept(net):
+    frozen = net.frozen()
+    frozen.bounds(convolutions="torus")
+    doubled(frozen)
+    assert frozen.bounds().layers[1].method == "torus"
+
+
+def test_a_parametrisation_cache_is_not_used():
+    network = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 4)), nn.ReLU(), nn.Linear(4, 2))
+    net = CertifiedNet(network, input_shape=(2,), guarantee="standard", epsilon=0.1)
+    with nn.utils.parametrize.cached():
+        net.certify(torch.zeros(1, 2))
+        assert net(torch.zeros(1, 2)).dtype == torch.float32
+
+
+def test_threads_leave_the_flags_as_they_were(net):
+    from concurrent.futures import ThreadPoolExecutor
+
+    frozen, x = net.frozen(), inputs()
+    expected = frozen.certify(x).windows
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: frozen.certify(x).windows, range(40)))
+    assert all(torch.equal(each, expected) for each in found)
+    assert torch.backends.cudnn.enabled
+
+
+def test_a_net_frozen_in_inference_mode_can_be_attacked(net):
+    with torch.inference_mode():
+        frozen = net.frozen()
+        frozen.certify(inputs())
+    x = inputs().double().requires_grad_()
+    frozen(x).sum().backward()
+    assert x.grad.abs().sum() > 0
+
+
 def test_hooks_on_a_frozen_net_are_refused(net):
     frozen = net.frozen()
     frozen.certify(inputs())
@@ -405,8 +494,11 @@ def test_an_untrained_deep_network_says_why_nothing_is_certified():
     for layer in layers[::2]:
         layer.weight.data.mul_(5)
     net = CertifiedNet(nn.Sequential(*layers, nn.Linear(16, 3)), input_shape=(16,), guarantee="standard", epsilon=0.1)
-    with pytest.warns(RoundingWarning, match="nothing can be certified.*multiply to.*largest are"):
-        assert not net.certify(torch.rand(4, 16)).certified.any()
+    x = torch.rand(4, 16)
+    for bad in (None, math.nan):  # a bad point among them changes nothing
+        x[0, 0] = x[0, 0] if bad is None else bad
+        with pytest.warns(RoundingWarning, match="nothing can be certified.*multiply to.*largest are"):
+            assert not net.certify(x).certified.any()
 
 
 def test_ties_are_rejected_without_a_warning():
@@ -470,6 +562,24 @@ def test_estimates_of_extreme_weights_have_finite_gradients(size):
     assert constants.scale.item() == pytest.approx(torch.linalg.matrix_norm(network[0].weight, 2).item(), rel=0.2)
     constants.scale.backward()
     assert network[0].weight.grad.isfinite().all()
+
+
+def test_an_estimate_leaves_a_spectral_norm_alone():
+    network = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 2))
+    net = CertifiedNet(network, input_shape=(3,), guarantee="standard", epsilon=0.1).train()
+    state = copy.deepcopy(net.state_dict())
+    for weights in (None, dict(net.named_parameters())):
+        constants, _ = net.estimate(weights, net.start_vectors(), 20)
+        assert constants.scale.item() == pytest.approx(1.0, rel=0.2)
+    net.certify(torch.zeros(1, 3))
+    assert all(torch.equal(state[name], tensor) for name, tensor in net.state_dict().items())
+
+
+def test_mistakes_in_estimates_are_named(net):
+    with pytest.raises(ArgumentError, match=r"'network.1.wieght'.*Did you mean 'network.1.weight'"):
+        net.estimate({"network.1.wieght": torch.zeros(1)}, net.start_vectors(), 1)
+    with pytest.raises(ArgumentError, match=r"vector for the power method in layer '1'.*start_vectors"):
+        net.estimate(None, {}, 1)
 
 
 def test_a_power_method_that_stalls_is_never_a_proof():

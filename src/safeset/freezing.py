@@ -4,9 +4,11 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 import safeset.lipschitz.known  # noqa: F401  (registers torch's layers)
 from safeset.errors import ArgumentError, UnsupportedLayerError, expected
@@ -42,53 +44,60 @@ def freeze(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Steps]:
         UnsupportedLayerError: for layers without a rule, with hooks, or with a ``forward`` that is not their class's.
         ArgumentError: if shapes do not fit, weights are not finite, or the last layer is no linear head.
     """
-    with torch.no_grad():
-        frozen, steps, shape = _freeze(network, "", input_shape, inside=False)
+    with torch.inference_mode(False), torch.no_grad():
+        frozen, steps, shape = _freeze(network, "", input_shape, [False])
     frozen.eval()
     head = steps[-1] if steps else None
     if not isinstance(head, Step) or type(frozen.get_submodule(head.name)) is not nn.Linear or len(head.shape) != 1:
-        last = f"{type(network.get_submodule(head.name)).__name__}" if isinstance(head, Step) else "something else"
+        last = "something else"
+        if isinstance(head, Step):
+            last = f"{type(network.get_submodule(head.name)).__name__} on inputs of shape {head.shape}"
         remedy = "Give plain logits, without softmax, from flat features (nn.Flatten)."
         raise expected("the network's last layer to be the linear head, nn.Linear on flat features", last, remedy)
     if shape[0] < 2:
         raise expected("a head with at least 2 classes", f"{shape[0]}")
-    for name, tensor in frozen.state_dict().items():
-        if not bool(tensor.isfinite().all()):
-            raise expected("finite weights", f"NaN or infinite ones in {name!r}", "Has the training diverged?")
     return frozen, steps
 
 
-def _freeze(layer: nn.Module, name: str, shape: Shape, *, inside: bool) -> tuple[nn.Module, Steps, Shape]:
-    """Frozen layer, its steps, and the shape that leaves it; ``inside`` of a residual branch nothing is in place."""
+def _freeze(layer: nn.Module, name: str, shape: Shape, shared: list[bool]) -> tuple[nn.Module, Steps, Shape]:
+    """Frozen layer, its steps, and the shape that leaves it.
+
+    ``shared`` says whether the memory that enters is that of a shortcut: then nothing may be computed in place.
+    """
     if type(layer) is nn.Sequential and nn.Sequential.forward is _SEQUENTIAL:
         check_untouched(layer, name)
         frozen, steps = nn.Sequential(), list[Step | Branch]()
         for child_name, child in layer._modules.items():  # named_children would skip a layer that comes twice
             if child is not None:
-                part, more, shape = _freeze(child, _join(name, child_name), shape, inside=inside)
+                part, more, shape = _freeze(child, _join(name, child_name), shape, shared)
                 frozen.add_module(child_name, part)
                 steps += more
         return frozen, tuple(steps), shape
     if type(layer) is Residual and Residual.forward is _RESIDUAL:
         check_untouched(layer, name)
-        body, inner, out = _freeze(layer.body, _join(name, "body"), shape, inside=True)
+        body, inner, out = _freeze(layer.body, _join(name, "body"), shape, [True])
+        shared[0] = False
         if out != shape:
             raise expected(f"the body of the residual layer {name!r} to keep the shape {shape}", out)
         return Residual(body), (Branch(inner),), shape
+    if any(isinstance(parameter, UninitializedParameter) for parameter in layer.parameters()):
+        raise expected(f"layer {name!r} to have weights", f"a {type(layer).__name__} without", "Run the network once.")
     rule = rule_of(layer, name)
     try:
         plain = rule.freeze(copy.deepcopy(layer).double().eval(), shape).requires_grad_(False)
         rule_of(plain, name)
-    except UnsupportedLayerError as error:
+    except (UnsupportedLayerError, RuntimeError) as error:
         raise UnsupportedLayerError(f"In layer {name!r} ({type(layer).__name__}): {error}") from None
     if getattr(plain, "inplace", False):
-        if inside:
+        if shared[0]:
             raise UnsupportedLayerError(
-                f"Expected inplace=False inside a residual layer, but got layer {name!r} with inplace=True, which "
-                "would change the shortcut too."
+                f"Expected inplace=False at the start of a residual layer, but got layer {name!r} with inplace=True, "
+                "which would change the shortcut too."
             )
         plain.inplace = False  # type: ignore[assignment]
-    return plain, (Step(name, shape),), _shape_after(plain, name, shape)
+    out, same_memory = _probe(plain, name, shape)
+    shared[0] = shared[0] and same_memory
+    return plain, (Step(name, shape),), out
 
 
 _SEQUENTIAL, _RESIDUAL = nn.Sequential.forward, Residual.forward
@@ -98,22 +107,29 @@ def _join(name: str, child: str) -> str:
     return f"{name}.{child}" if name else child
 
 
-def _shape_after(layer: nn.Module, name: str, shape: Shape) -> Shape:
-    """The shape of one point that leaves a frozen layer."""
+def _probe(layer: nn.Module, name: str, shape: Shape) -> tuple[Shape, bool]:
+    """The shape of one point that leaves a frozen layer, and whether it is still in the same memory."""
+    for part, tensor in layer.state_dict().items():
+        if not tensor.is_meta and not bool(tensor.isfinite().all()):
+            remedy = "Has the training diverged?"
+            raise expected("finite weights", f"NaN or infinite ones in {_join(name, part)!r}", remedy)
     tensors = [*layer.parameters(), *layer.buffers()]
-    probe = torch.zeros(2, *shape, dtype=torch.float64, device=tensors[0].device if tensors else None)
+    zeros = torch.zeros(2, *shape, dtype=torch.float64, device=tensors[0].device if tensors else "cpu")
+    what = f"layer {name!r} ({layer})"
     try:
-        out = layer(probe)
+        out = layer(zeros)
     except (RuntimeError, ArgumentError) as error:
-        reason = str(error).splitlines()[0]
-        raise expected(
-            f"layer {name!r} ({layer}) to take inputs of shape {shape}", reason, "Check input_shape."
+        raise ArgumentError(
+            f"Expected {what} to take inputs of shape {shape}: check input_shape. {str(error).splitlines()[0]}"
         ) from None
     if not isinstance(out, Tensor) or out.shape[0] != 2 or math.prod(out.shape) == 0:
-        raise expected(
-            f"layer {name!r} ({layer}) to map a batch of points to a batch of points", f"{shape} → {out.shape}"
-        )
-    return tuple(out.shape[1:])
+        raise expected(f"{what} to map a batch of points to a batch of points", f"{shape} → {out.shape}")
+    if out.is_meta:
+        raise expected("weights on a device", "a network on meta")
+    if not bool(out.isfinite().all()):
+        raise expected(f"{what} to be finite", "NaN or infinite outputs at 0", "Does a window lie in the padding?")
+    same_memory = out.untyped_storage().data_ptr() == zeros.untyped_storage().data_ptr()
+    return tuple(out.shape[1:]), same_memory
 
 
 def leaves(steps: Steps) -> Iterator[Step]:
@@ -126,26 +142,37 @@ def leaves(steps: Steps) -> Iterator[Step]:
 class Content:
     """What a network is: how its layers are put together, and every number in them."""
 
-    text: str
+    structure: list[tuple[str, type, dict[str, Any]]]
     tensors: dict[str, Tensor]
 
     @staticmethod
     def of(network: nn.Module) -> "Content":
         """That of a network as it is now; the tensors are the network's own."""
+        structure = [
+            (name, type(layer), {key: value for key, value in vars(layer).items() if key not in _TORCH_OWN})
+            for name, layer in network.named_modules(remove_duplicate=False)
+        ]
         tensors = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
-        return Content(repr(network), {name: tensor.detach() for name, tensor in tensors})
+        return Content(structure, {name: tensor.detach() for name, tensor in tensors})
 
     def kept(self) -> "Content":
         """A copy that does not change when the network does."""
-        return Content(self.text, {name: tensor.clone() for name, tensor in self.tensors.items()})
+        return Content(copy.deepcopy(self.structure), {name: tensor.clone() for name, tensor in self.tensors.items()})
 
     def equals(self, other: "Content") -> bool:
         """Whether both are the same, number by number, on the same device and in the same precision."""
         pairs = [(tensor, other.tensors.get(name)) for name, tensor in self.tensors.items()]
+        try:
+            same_structure = self.structure == other.structure
+        except RuntimeError:  # an attribute that cannot be compared, such as a tensor that is no buffer
+            return False
         return (
-            self.text == other.text
+            same_structure
             and len(self.tensors) == len(other.tensors)
             and all(
                 b is not None and a.device == b.device and a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs
             )
         )
+
+
+_TORCH_OWN = set(vars(nn.Module()))  # tensors and submodules, compared as such; hooks, refused; the training flag

@@ -1,10 +1,11 @@
 """CertifiedNet: a network, a guarantee and a radius."""
 
+import math
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from safeset.certificates import Certificate
 from safeset.certify import certificate, check_logits
 from safeset.constants import HeadConstants
-from safeset.errors import RoundingWarning, UnsupportedLayerError, expected
+from safeset.errors import RoundingWarning, UnsupportedLayerError, expected, nearest
 from safeset.freezing import Branch, Content, Step, Steps, freeze, leaves
 from safeset.guarantees import Guarantee, as_guarantee
 from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_shape
@@ -57,7 +58,7 @@ class CertifiedNet(nn.Module):
         self.input_shape = check_shape(input_shape)
         self.epsilon = check_epsilon(epsilon)
         frozen, self.steps = freeze(network, self.input_shape)
-        self.classes: int = frozen.get_submodule(self._head.name).out_features  # type: ignore[assignment]
+        self.classes: int = self._count(frozen)
         self.class_names = None if class_names is None else check_names(class_names, self.classes)
         guarantee = as_guarantee(guarantee)
         self.guarantee = guarantee if self.class_names is None else guarantee.bind(self.class_names)
@@ -95,9 +96,14 @@ class CertifiedNet(nn.Module):
         Returns:
             The head's constants, for `instrument`, and the next vectors.
         """
-        if weights is None:
+        own = {name: tensor.clone() for name, tensor in self.named_buffers() if ".parametrizations." in name}
+        given = {**own, **(weights or {})}  # a parametrisation may write into its buffers
+        names = {name for name, _ in (*self.named_parameters(), *self.named_buffers())}
+        for name in given.keys() - names:
+            raise expected("weights by their names in the net", repr(name), nearest(name, names))
+        if not given:
             return self._estimate(vectors, steps)
-        call = (_Estimate(self), {f"net.{name}": tensor for name, tensor in weights.items()}, (vectors, steps))
+        call = (_Estimate(self), {f"net.{name}": tensor for name, tensor in given.items()}, (vectors, steps))
         return torch.func.functional_call(*call)  # type: ignore[no-any-return]
 
     def instrument(self, logits: Tensor, constants: HeadConstants, *, method: str = "uniform") -> Tensor:
@@ -115,11 +121,11 @@ class CertifiedNet(nn.Module):
         check_untouched(self)
         if type(self).forward is not CertifiedNet.forward:
             raise UnsupportedLayerError("Expected the forward of CertifiedNet, but got another: it would be left out.")
-        network, steps = freeze(self.network, self.input_shape)
+        network, self.steps = freeze(self.network, self.input_shape)
+        self.classes = self._count(network)
         kept = self._kept[0] if self._kept else None
-        settings = (self.guarantee, self.epsilon, self.class_names)
-        if kept is None or not kept.same(network, steps, settings):
-            kept = FrozenNet(self, network, steps)
+        if kept is None or not kept.is_frozen_from(self, network):
+            kept = FrozenNet(self, network)
             self._kept[:] = [kept]
         return kept
 
@@ -172,6 +178,11 @@ class CertifiedNet(nn.Module):
         assert isinstance(head, Step)
         return head
 
+    def _count(self, network: nn.Module) -> int:
+        head = network.get_submodule(self._head.name)
+        assert isinstance(head, nn.Linear)
+        return head.out_features
+
     def _estimate(self, vectors: Mapping[str, Tensor], steps: int) -> tuple[HeadConstants, dict[str, Tensor]]:
         following: dict[str, Tensor] = {}
         head = self.network.get_submodule(self._head.name)
@@ -189,7 +200,11 @@ class CertifiedNet(nn.Module):
                 product = product * (1 + self._product(step.body, vectors, steps, following))
                 continue
             layer = self.network.get_submodule(step.name)
-            factor, vector = rule_of(layer, step.name).estimate(layer, step.shape, vectors.get(step.name), steps)
+            rule, vector = rule_of(layer, step.name), vectors.get(step.name)
+            if vector is None and rule.vector_shape(layer, step.shape) is not None:
+                remedy = "Start with those of net.start_vectors()."
+                raise expected(f"a vector for the power method in layer {step.name!r}", "none", remedy)
+            factor, vector = rule.estimate(layer, step.shape, vector, steps)
             product = product * factor
             if vector is not None:
                 following[step.name] = vector
@@ -210,13 +225,13 @@ class _Estimate(nn.Module):
 class FrozenNet(CertifiedNet):
     """A network that does not change any more: plain float64 layers, proved once. Made by `CertifiedNet.frozen`."""
 
-    def __init__(self, net: CertifiedNet, network: nn.Module, steps: Steps) -> None:
+    def __init__(self, net: CertifiedNet, network: nn.Module) -> None:
         nn.Module.__init__(self)
-        self.network, self.steps = network, steps
+        self.network, self.steps = network, net.steps
         self.input_shape, self.classes = net.input_shape, net.classes
         self.guarantee, self.epsilon, self.class_names = net.guarantee, net.epsilon, net.class_names
         self.eval()
-        self._proved: tuple[Content, str, Proof] | None = None
+        self._proved: tuple[Content, tuple[int, ...], str, Proof] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Plain logits in float64."""
@@ -226,10 +241,12 @@ class FrozenNet(CertifiedNet):
         """Itself."""
         return self
 
-    def same(self, network: nn.Module, steps: Steps, settings: tuple[Any, ...]) -> bool:
-        """Whether this is the frozen form of a network, by content."""
-        mine = (self.guarantee, self.epsilon, self.class_names)
-        return self.steps == steps and mine == settings and Content.of(network).equals(Content.of(self.network))
+    def is_frozen_from(self, net: CertifiedNet, network: nn.Module) -> bool:
+        """Whether this is the frozen form of a net, given what its network is now when frozen."""
+        settings = ("input_shape", "classes", "steps", "guarantee", "epsilon", "class_names")
+        return all(getattr(self, name) == getattr(net, name) for name in settings) and Content.of(network).equals(
+            Content.of(self.network)
+        )
 
     def train(self, mode: bool = True) -> "FrozenNet":
         """Stays in evaluation mode."""
@@ -241,14 +258,16 @@ class FrozenNet(CertifiedNet):
             check_untouched(layer, name)
         for step in leaves(self.steps):
             rule_of(self.network.get_submodule(step.name), step.name)
-        content, wished = Content.of(self.network), convolutions not in (None, self._proved and self._proved[1])
-        if self._proved is None or wished or not self._proved[0].equals(content):
-            if self._proved is not None:  # whatever it has become
-                self.network, self.steps = freeze(self.network, self.input_shape)
-            with strict_arithmetic():
-                proof = prove(self.network, self.steps, convolutions or "auto")
-            self._proved = (Content.of(self.network).kept(), convolutions or "auto", proof)
-        return self._proved[2]
+        content, shape, before, proof = self._proved or (None, None, "auto", None)
+        wish = before if convolutions is None else convolutions
+        same = content is not None and content.equals(Content.of(self.network)) and shape == self.input_shape
+        if proof is None or not same or wish != before:
+            with torch.inference_mode(False), strict_arithmetic():
+                self.network, self.steps = freeze(self.network, self.input_shape)  # whatever it has become
+                self.classes = self._count(self.network)
+                proof = prove(self.network, self.steps, wish)
+                self._proved = (Content.of(self.network).kept(), self.input_shape, wish, proof)
+        return proof
 
     def bounds(self, *, convolutions: str | None = None) -> Bounds:
         """Proved Lipschitz constants: ``.pairs``, ``.head``, ``.layers``."""
@@ -269,9 +288,9 @@ class FrozenNet(CertifiedNet):
         with strict_arithmetic():
             parts = [part.to(proof.offsets) for part in torch.split(inputs, POINTS_AT_ONCE) if len(part)]
             logits = [proof.offsets.new_zeros(0, self.classes), *(self.network(part) for part in parts)]
-            norms = [proof.offsets.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)]
-            raw = check_logits(torch.cat(logits))
-            error, room = proof.allowance(torch.cat(norms))
+            sizes = [proof.offsets.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)]
+            raw, norms = check_logits(torch.cat(logits)), torch.cat(sizes)
+            error, room = proof.allowance(norms)
             found = certificate(
                 raw,
                 proof.bounds.head,
@@ -281,7 +300,7 @@ class FrozenNet(CertifiedNet):
                 error=error,
                 class_names=self.class_names,
             )
-        _say_if_swamped(raw, error.offset, proof)
+        _say_if_swamped(norms, raw, error.offset, proof)
         room = room[:, None, None]
         return replace(
             found,
@@ -301,31 +320,48 @@ class FrozenNet(CertifiedNet):
         return inputs
 
 
+_STRICT = threading.Lock()
+_strict_now: list[bool] = []  # what cuDNN was before, once for each that is inside
+
+
 @contextmanager
 def strict_arithmetic() -> Iterator[None]:
-    """Sums of products in float64 as they are written: no autocast, TF32, Winograd or FFT; all flags are restored."""
-    with (
-        torch.no_grad(),
-        torch.autocast("cpu", enabled=False),
-        torch.autocast("cuda", enabled=False),
-        torch.backends.cudnn.flags(enabled=False),
-        torch.backends.nnpack.flags(enabled=False),
-    ):
-        yield
+    """Float64 as it is written, sums of products in some order; all that is changed is restored.
+
+    Without autocast, nothing but cuDNN knows other ways (Winograd, FFT) in float64: torch's own convolutions are used
+    instead. The flag is the process's, so the last thread out restores it.
+    """
+    with _STRICT:
+        _strict_now.append(_strict_now[0] if _strict_now else torch.backends.cudnn.enabled)
+        torch.backends.cudnn.enabled = False
+    try:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            yield
+    finally:
+        with _STRICT:
+            before = _strict_now.pop()
+            if not _strict_now:
+                torch.backends.cudnn.enabled = before
 
 
-def _say_if_swamped(logits: Tensor, offset: Tensor, proof: Proof) -> None:
-    """Warn if the rounding allowance is larger than every difference of logits, at every point."""
+def _say_if_swamped(norms: Tensor, logits: Tensor, offset: Tensor, proof: Proof) -> None:
+    """Warn if at every finite point the rounding allowance is larger than all differences of logits."""
+    looked = norms < math.inf
+    if not bool(looked.any()):
+        return
+    logits, offset = logits[looked], offset[looked]
     spread = logits.amax(dim=1) - logits.amin(dim=1)
     allowed = 2 * offset.amin(dim=1)
-    if len(spread) and bool(((spread > 0) & (spread <= allowed)).all()):
-        largest = sorted(proof.bounds.layers, key=lambda layer: -layer.bound)[:3]
-        warnings.warn(
-            f"The rounding of the forward pass, up to {float(allowed.amin()):.2g}, is larger than every difference of "
-            f"logits, at most {float(spread.amax()):.2g}: nothing can be certified. The layers' Lipschitz bounds "
-            f"multiply to {float(proof.bounds.head.scale):.2g}; the largest are "
-            + ", ".join(f"{layer.name} ({layer.type}) {layer.bound:.3g}" for layer in largest)
-            + ". Train the network with its Lipschitz constant in the loss, or scale these layers down.",
-            RoundingWarning,
-            stacklevel=3,
-        )
+    tied = spread == 0  # equal logits may be meant, unless it was rounding that made them equal
+    if bool(((spread > allowed) | (tied & (allowed < 1e-3))).any()):
+        return
+    largest = sorted(proof.bounds.layers, key=lambda layer: -layer.bound)[:3]
+    layers = ", ".join(f"{layer.name} ({layer.type}) {layer.bound:.3g}" for layer in largest)
+    warnings.warn(
+        f"The rounding of the forward pass, up to {float(allowed.amin()):.2g}, is larger than every difference of "
+        f"logits, at most {float(spread.amax()):.2g}: nothing can be certified. The layers' Lipschitz bounds multiply "
+        f"to {float(proof.bounds.head.scale):.2g}; the largest are {layers}. Train the network with its Lipschitz "
+        "constant in the loss, or scale these layers down.",
+        RoundingWarning,
+        stacklevel=4,
+    )

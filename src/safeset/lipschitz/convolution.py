@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from safeset.errors import expected
 from safeset.lipschitz.dense import norm_product, spectral_bound, unit_scaled
 from safeset.lipschitz.upward import Up, gamma
 
@@ -93,7 +94,11 @@ class Convolution:
         Taps that only ever see the padding are set to 0: they change nothing, and the norm is then at least 1.
         """
         rows, columns = (axis.seen.to(self.kernel.device) for axis in (self.rows, self.columns))
-        kernel, exponent = unit_scaled(torch.where(rows[:, None] & columns, self.kernel, 0.0))
+        if self.kernel.shape[2:] != (self.rows.kernel, self.columns.kernel):
+            taps = (self.rows.kernel, self.columns.kernel)
+            raise expected(f"a kernel of {taps} taps", f"shape {tuple(self.kernel.shape)}")
+        kernel = self.kernel.where(rows[:, None] & columns | ~self.kernel.isfinite(), 0.0)
+        kernel, exponent = unit_scaled(kernel)
         return replace(self, kernel=kernel), exponent
 
 
@@ -165,7 +170,7 @@ def _frequencies(convolution: Convolution, taps: list[tuple[Tensor, Tensor, Tens
     for some in torch.split(places, step):
         real, imaginary = [], []
         for shifts, th, tw in taps:
-            angles = (some @ shifts.mT) % period  # (frequencies, taps)
+            angles = (some[:, None] * shifts).sum(dim=2) % period  # (frequencies, taps)
             weights = kernel[:, :, th, tw].reshape(-1, len(th)).mT  # (taps, out·in)
             real.append((cosines[angles] @ weights).view(-1, out, per_pixel))
             imaginary.append((sines[angles] @ weights).view(-1, out, per_pixel))

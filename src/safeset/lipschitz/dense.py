@@ -60,9 +60,9 @@ def _shifted_bound(gram: Tensor, c: float) -> Up | None:
 def unit_scaled(weights: Tensor) -> tuple[Tensor, int]:
     """Weights / 2^exponent in float64, the largest in [1, 2): exact, but for what falls 2⁻¹⁰²² below the largest."""
     weights = weights.detach().double()
+    if not bool(weights.isfinite().all()):
+        raise expected("finite weights", "NaN or infinite weights", "Has the training diverged?")
     largest = float(weights.abs().amax()) if weights.numel() else 0.0
-    if not math.isfinite(largest):
-        raise expected("finite weights", "NaN or infinite weights", "The network's training has diverged.")
     exponent = math.frexp(largest)[1] - 1 if largest > 0 else 0
     half = -exponent // 2
     return weights * 2.0**half * 2.0 ** (-exponent - half), exponent

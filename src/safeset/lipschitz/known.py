@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from safeset import layers
-from safeset.errors import UnsupportedLayerError
+from safeset.errors import UnsupportedLayerError, expected
 from safeset.lipschitz.convolution import Axis, Convolution, convolve, convolve_transposed, torus_bound
 from safeset.lipschitz.dense import norm_product, spectral_bound
 from safeset.lipschitz.estimate import power_method
@@ -42,7 +43,7 @@ class LeakyReLURule(LayerRule):
 
     def freeze(self, layer: nn.LeakyReLU, shape: Shape) -> nn.Module:
         """Itself."""
-        if not math.isfinite(layer.negative_slope):
+        if not isinstance(layer.negative_slope, int | float) or not math.isfinite(layer.negative_slope):
             raise UnsupportedLayerError(f"Expected a finite negative_slope, but got {layer.negative_slope}.")
         return layer
 
@@ -76,7 +77,7 @@ class LinearRule(LayerRule):
     def estimate(self, layer: nn.Linear, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """By the power method."""
         weight = layer.weight
-        return power_method(weight.mv, weight.mT.mv, _given(vector), steps)
+        return power_method(weight.mv, weight.mT.mv, _given(vector, weight), steps)
 
     def bound(self, layer: nn.Linear, shape: Shape, convolutions: str) -> Bound:
         """By the Gram matrix."""
@@ -101,7 +102,8 @@ class Conv2dRule(LayerRule):
         """A plain nn.Conv2d with the weights evaluated."""
         _check_image(shape)
         if layer.padding_mode != "zeros":
-            raise UnsupportedLayerError(f"Expected padding_mode='zeros', but got {layer.padding_mode!r}.")
+            remedy = "Other paddings have other norms; pad with zeros."
+            raise UnsupportedLayerError(f"Expected padding_mode='zeros', but got {layer.padding_mode!r}. {remedy}")
         return _plain(
             nn.Conv2d(
                 layer.in_channels,
@@ -128,7 +130,7 @@ class Conv2dRule(LayerRule):
         return power_method(
             lambda x: convolve(x, weight, rows, columns, groups),
             lambda y: convolve_transposed(y, weight, rows, columns, groups),
-            _given(vector),
+            _given(vector, weight),
             steps,
         )
 
@@ -165,7 +167,10 @@ class ChannelAffineRule(LayerRule):
 
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """The same as one product and one sum."""
-        return layers.ChannelAffine(*(part.expand(shape[0]) for part in self.scale_and_shift(layer)))
+        scale, shift = self.scale_and_shift(layer)
+        if len(scale) != shape[0] and (len(scale) != 1 or type(layer) is not layers.Normalize):
+            raise UnsupportedLayerError(f"Expected {len(scale)} channels, but got {shape[0]}.")
+        return layers.ChannelAffine(scale.expand(shape[0]), shift.expand(shape[0]))
 
     def scale_and_shift(self, layer: Any) -> tuple[Tensor, Tensor]:
         """(channels,) each."""
@@ -198,9 +203,9 @@ class BatchNormRule(ChannelAffineRule):
         if layer.running_var is None or layer.running_mean is None:
             raise UnsupportedLayerError("Expected batch norm with running statistics, but got none.")
         scale = (layer.running_var + layer.eps).rsqrt()
-        scale = scale if layer.weight is None else layer.weight * scale
+        scale = scale if layer.weight is None else _evaluated(layer, "weight") * scale
         shift = -layer.running_mean * scale
-        return scale, shift if layer.bias is None else shift + layer.bias
+        return scale, shift if layer.bias is None else shift + _evaluated(layer, "bias")
 
 
 class AvgPool2dRule(LayerRule):
@@ -213,7 +218,8 @@ class AvgPool2dRule(LayerRule):
         if layer.ceil_mode or layer.divisor_override is not None or (padded and not layer.count_include_pad):
             raise UnsupportedLayerError(
                 "Expected average pooling over whole windows (no ceil_mode, no divisor_override, padding counted), "
-                f"but got {layer}."
+                f"but got ceil_mode={layer.ceil_mode}, divisor_override={layer.divisor_override}, "
+                f"count_include_pad={layer.count_include_pad}."
             )
         plain: nn.Module = layer
         return plain
@@ -251,7 +257,7 @@ class AdaptiveAvgPool2dRule(AvgPool2dRule):
     def ordinary(self, layer: nn.AdaptiveAvgPool2d, shape: Shape) -> nn.AvgPool2d:
         """Average pooling with windows of in/out pixels."""
         sizes = [n if out is None else out for n, out in zip(shape[-2:], _pair(layer.output_size), strict=True)]
-        if any(n % out for n, out in zip(shape[-2:], sizes, strict=True)):
+        if any(out < 1 or n % out for n, out in zip(shape[-2:], sizes, strict=True)):
             raise UnsupportedLayerError(
                 f"Expected an output size that divides the image's {shape[-2:]}, but got {tuple(sizes)}."
             )
@@ -276,7 +282,7 @@ def _check_image(shape: Shape) -> None:
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
-    return (value, value) if isinstance(value, int) or value is None else (value[0], value[1])
+    return (value, value) if isinstance(value, int) or value is None else (value[0], value[-1])
 
 
 def _axes(layer: nn.Conv2d | nn.AvgPool2d, shape: Shape) -> tuple[Axis, Axis]:
@@ -296,10 +302,10 @@ def _norm(bias: Tensor | None) -> Up:
     return Up(0.0) if bias is None else Up(float(row_norms(bias.detach().double())))
 
 
-def _given(vector: Tensor | None) -> Tensor:
+def _given(vector: Tensor | None, weight: Tensor) -> Tensor:
     if vector is None:
-        raise UnsupportedLayerError("Expected a vector for the power method, but got none.")
-    return vector
+        raise expected("a vector for the power method", "none", "Start with those of net.start_vectors().")
+    return vector.to(weight)
 
 
 def _meta() -> dict[str, Any]:
@@ -308,10 +314,22 @@ def _meta() -> dict[str, Any]:
 
 def _plain(empty: nn.Module, layer: nn.Linear | nn.Conv2d) -> nn.Module:
     """The empty layer with the weights of another, parametrisations evaluated."""
-    empty.weight = nn.Parameter(layer.weight.detach().double().clone(), requires_grad=False)
-    if layer.bias is not None:
-        empty.bias = nn.Parameter(layer.bias.detach().double().clone(), requires_grad=False)
+    for name, tensor in list(empty.named_parameters()):
+        value = _evaluated(layer, name)
+        if value.shape != tensor.shape or type(value) not in (Tensor, nn.Parameter):
+            raise UnsupportedLayerError(
+                f"Expected a plain {name} of shape {tuple(tensor.shape)}, as the layer's attributes say, but got "
+                f"{type(value).__name__} of shape {tuple(value.shape)}."
+            )
+        setattr(empty, name, nn.Parameter(value.detach().double().clone(), requires_grad=False))
     return empty
+
+
+def _evaluated(layer: nn.Module, name: str) -> Tensor:
+    """A weight, computed anew if it is parametrised: torch's cache may hold that of another copy."""
+    if is_parametrized(layer, name):
+        return layer.parametrizations[name]()  # type: ignore[no-any-return, index, operator]
+    return getattr(layer, name)  # type: ignore[no-any-return]
 
 
 def _identity(layer: nn.Module, shape: Shape) -> nn.Module:

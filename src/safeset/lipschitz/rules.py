@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import type_before_parametrizations
+from torch.nn.utils.parametrize import is_parametrized
 
 from safeset.errors import UnsupportedLayerError
 from safeset.lipschitz.rounding import Rounding
@@ -34,7 +34,7 @@ class LayerRule(ABC):
         """The layer as it is certified and served: plain, in evaluation, of a type that has a rule.
 
         ``layer`` is a private copy in float64 and evaluation mode. What it computes must depend on nothing but its
-        parameters, its buffers and what its ``repr`` shows: changes are noticed there. By default the copy itself.
+        parameters, its buffers and its public attributes: changes are noticed there. By default the copy itself.
         """
         return layer  # type: ignore[no-any-return]
 
@@ -55,7 +55,7 @@ class LayerRule(ABC):
         """What the frozen layer's float64 program adds to the rounding."""
 
 
-_RULES: dict[type[nn.Module], tuple[LayerRule, Callable[..., Any]]] = {}
+_RULES: dict[type[nn.Module], tuple[LayerRule, dict[str, Any]]] = {}
 
 
 def register_layer(kind: type[nn.Module], rule: LayerRule) -> None:
@@ -66,7 +66,7 @@ def register_layer(kind: type[nn.Module], rule: LayerRule) -> None:
     ...         return -x
     >>> register_layer(Negation, ExactRule())  # computed without rounding, 1-Lipschitz, maps 0 to 0
     """
-    _RULES[kind] = (rule, kind.forward)
+    _RULES[kind] = (rule, methods(kind))
 
 
 def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
@@ -75,8 +75,7 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
     Raises:
         UnsupportedLayerError: if it has none, or if hooks or another ``forward`` change what it computes.
     """
-    check_untouched(layer, name)
-    kind = type_before_parametrizations(layer)
+    kind = _plain_type(layer)
     if kind not in _RULES:
         raise UnsupportedLayerError(
             f"Expected layers whose Lipschitz constant safeset can prove, but got {_called(layer, name)}. Supported "
@@ -84,8 +83,9 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
             f"by its exact type. To add your own: safeset.register_layer({kind.__name__}, rule), where rule is a "
             "safeset.LayerRule with its estimate, bound and rounding."
         )
-    rule, forward = _RULES[kind]
-    if type(layer).forward is not forward:
+    check_untouched(layer, name)
+    rule, known_methods = _RULES[kind]
+    if methods(kind) != known_methods:
         raise UnsupportedLayerError(
             f"Expected the forward of {kind.__name__}, but got another in {_called(layer, name)}."
         )
@@ -93,15 +93,40 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
 
 
 def check_untouched(layer: nn.Module, name: str = "") -> None:
-    """Refuse hooks and replaced methods: they could compute anything."""
+    """Refuse hooks, replaced methods and tensors that are not plain: they could compute anything."""
     module = nn.modules.module
     hooks = [layer._forward_hooks, layer._forward_pre_hooks]
     hooks += [module._global_forward_hooks, module._global_forward_pre_hooks]
     if any(hooks):
-        remedy = "Remove them; use torch.nn.utils.parametrizations instead of weight_norm or spectral_norm with hooks."
+        remedy = "Remove them (torch.nn.utils.prune.remove); torch.nn.utils.parametrizations work without hooks."
         raise UnsupportedLayerError(f"Expected no forward hooks, but got some on {_called(layer, name)}. {remedy}")
-    if {"forward", "__call__", "_call_impl"} & set(vars(layer)):
+    own = set(vars(layer)) - {"_compiled_call_impl"}  # compiled or not, a layer computes the same
+    if "__deepcopy__" in own or any(callable(getattr(type(layer), attribute, None)) for attribute in own):
         raise UnsupportedLayerError(f"Expected the forward of its class, but got another in {_called(layer, name)}.")
+    for tensor in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
+        if type(tensor) not in (Tensor, nn.Parameter):
+            raise UnsupportedLayerError(
+                f"Expected plain tensors, but got {type(tensor).__name__} in {_called(layer, name)}."
+            )
+
+
+def methods(kind: type[nn.Module]) -> dict[str, Any]:
+    """All that a type of layer, and those it is made from, can call: so that a patch is noticed."""
+    classes = [each for each in kind.__mro__ if each not in (nn.Module, object)]
+    own = {(each, name): value for each in classes for name, value in vars(each).items() if callable(value)}
+    return {**{f"{each.__qualname__}.{name}": value for (each, name), value in own.items()}, "()": kind.__call__}
+
+
+def _plain_type(layer: nn.Module) -> type[nn.Module]:
+    """The layer's type, or what it was before `torch.nn.utils.parametrize` made a type of its own for it."""
+    kind = type(layer)
+    if kind in _RULES or not is_parametrized(layer):
+        return kind
+    base = kind.__bases__[0]
+    behaviour = {name for name, value in vars(kind).items() if callable(value) or hasattr(value, "__get__")}
+    injected = {"__getstate__", "__deepcopy__", *layer.parametrizations}  # type: ignore[misc]
+    plain = kind.__name__ == f"Parametrized{base.__name__}" and len(kind.__bases__) == 1 and behaviour <= injected
+    return base if plain else kind
 
 
 def _called(layer: nn.Module, name: str) -> str:

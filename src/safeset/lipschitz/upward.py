@@ -46,7 +46,7 @@ class Up(float):
             shifted = math.ldexp(self, exponent)
         except OverflowError:
             return Up(math.inf)
-        return Up(shifted if math.ldexp(shifted, -exponent) == self else _above(shifted, None))
+        return Up(_above(shifted, Fraction(self) * Fraction(2) ** exponent if _finite(self) else None))
 
     def __repr__(self) -> str:
         return f"Up({float(self)!r})"
