@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[1]
 
 
 def commit() -> str:
-    """The commit that is measured, with a + if the tree differs from it."""
+    """The commit that is measured, with a + if the tree differs from it; from $COMMIT where there is no git."""
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("COMMIT", "unknown")
     return done.stdout.strip()
 
 

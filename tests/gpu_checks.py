@@ -7,10 +7,26 @@ import sys
 from fractions import Fraction
 
 import torch
+from torch import nn
 
-from safeset import Affinity, HeadConstants, RelaxedTopK, Standard, TopK, certify_logits, membership_radii, target_table
+from safeset import (
+    Affinity,
+    CertifiedNet,
+    HeadConstants,
+    RelaxedTopK,
+    Standard,
+    TopK,
+    certify_logits,
+    create_model,
+    membership_radii,
+    target_table,
+)
 from safeset.constants import MatrixConstants
 from safeset.evaluation import Metrics
+from safeset.layers import InvertibleDownsampling, MinMax, Normalize, Residual
+from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
+from safeset.lipschitz.dense import spectral_bound
+from safeset.lipschitz.exact import exact_bound
 from safeset.margins import METHODS, instrument
 
 GUARANTEES = [
@@ -127,11 +143,82 @@ def check_losses_compile():
     assert torch.allclose(torch.compile(g, fullgraph=True)(logits, rows), g(logits, rows), rtol=1e-4, atol=1e-5)
 
 
+def check_bounds_agree_with_the_cpu():
+    make = torch.Generator().manual_seed(0)
+    for shape in ((7, 5), (64, 300), (3, 40, 20)):
+        matrix = torch.randn(shape, generator=make, dtype=torch.float64)
+        truth = torch.linalg.matrix_norm(matrix, 2).amax().item()
+        assert truth * (1 - 1e-14) <= spectral_bound(matrix.cuda()) <= truth * (1 + 1e-8)
+    for size, kernel, stride, dilation, padding in ((9, 3, 1, 1, 1), (8, 4, 2, 1, 1), (7, 2, 3, 2, 0), (6, 3, 1, 2, 4)):
+        weights = torch.randn(3, 2, kernel, kernel, generator=make, dtype=torch.float64)
+        axis = Axis(size, kernel, stride, dilation, padding, padding)
+        exact = exact_bound(Convolution(weights, axis, axis))
+        on_gpu = Convolution(weights.cuda(), axis, axis)
+        assert abs(exact_bound(on_gpu) / exact - 1) < 1e-9
+        assert abs(torus_bound(on_gpu) / torus_bound(Convolution(weights, axis, axis)) - 1) < 1e-9
+
+
+def check_nets_certify_as_on_the_cpu():
+    torch.manual_seed(0)
+    layers = [Normalize([0.5] * 3, [0.25] * 3), nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), MinMax()]
+    layers += [InvertibleDownsampling(2), Residual(nn.Conv2d(32, 32, 1)), nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(2)]
+    layers += [nn.Flatten(), nn.Linear(128, 20), nn.LeakyReLU(0.1), nn.Linear(20, 10)]
+    net = CertifiedNet(nn.Sequential(*layers), input_shape=(3, 8, 8), guarantee="rt3", epsilon=0.01)
+    x = torch.rand(700, 3, 8, 8)
+    here = net.certify(x)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    net.cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        there = net.certify(x)
+    assert torch.backends.cudnn.enabled
+    assert torch.backends.cudnn.allow_tf32
+    assert there.windows.device.type == "cuda"
+    assert "cuda" in there.covers
+    assert torch.allclose(there.windows.cpu(), here.windows, rtol=1e-9, atol=1e-9)
+    assert torch.equal(net.frozen().certify(x.cuda()).windows, there.windows)
+
+
+def check_estimates_can_be_captured():
+    torch.manual_seed(0)
+    network = create_model("cnn-1c1f", input_shape=(1, 8, 8), classes=10)
+    net = CertifiedNet(network, input_shape=(1, 8, 8), guarantee="rt3", epsilon=0.1).cuda()
+    vectors = net.start_vectors()
+    x = torch.rand(64, 1, 8, 8, device="cuda")
+    weights = dict(net.named_parameters())
+
+    def step():
+        constants, later = net.estimate(weights, vectors, 2)
+        loss = net.instrument(net(x), constants)[:, -1].sum()
+        return (loss, *torch.autograd.grad(loss, list(weights.values())), *later.values())
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            plain = step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            captured = step()
+        graph.replay()
+        torch.cuda.synchronize()
+    for got, expected in zip(captured, plain, strict=True):
+        assert torch.allclose(got, expected, rtol=1e-3, atol=1e-5)
+
+
 CHECKS = [
     check_certificates_agree_with_the_cpu,
     check_constants_are_upper_bounds,
     check_losses_never_wait_and_can_be_captured,
     check_losses_compile,
+    check_bounds_agree_with_the_cpu,
+    check_nets_certify_as_on_the_cpu,
+    check_estimates_can_be_captured,
 ]
 
 if __name__ == "__main__":
