@@ -426,14 +426,14 @@ def test_a_layer_that_comes_twice_counts_twice():
 
 @pytest.mark.parametrize("bias", [0.0, 1.0, 2.0**40, -(2.0**70)])
 @pytest.mark.parametrize("scale", [1.0, 1e-150, 1e100])
-def test_computed_logits_are_as_close_to_the_exact_ones_as_is_said(bias, scale):
+@pytest.mark.parametrize("place", [1, 10])
+def test_computed_logits_are_as_close_to_the_exact_ones_as_is_said(bias, scale, place):
     """|(f̂_j − f̂_i) − (f_j − f_i)| ≤ e_ji(‖x‖), with the exact value from fractions."""
     torch.manual_seed(0)
     net = CertifiedNet(image_network(), input_shape=(2, 4, 4), guarantee="rt2", epsilon=0.01)
     frozen = net.frozen()
     frozen.network[1].weight.data.mul_(scale)
-    frozen.network[1].bias.data.fill_(bias)
-    frozen.network[10].bias.data[2] = bias
+    frozen.network[place].bias.data[2:] = bias
     frozen.certify(inputs())
     x = inputs(3).double() * 3
     with torch.no_grad():
@@ -468,15 +468,22 @@ def test_a_masked_class_does_not_spoil_the_others():
     assert net.certify(torch.tensor([[1.0, 0.0]])).radius.item() == pytest.approx(1.0, rel=1e-12)
 
 
-def test_underflow_is_accounted_for():
-    """The product 2⁻⁵⁴⁰·2⁻⁵⁴⁰ vanishes in float64: the computed gap is that of the biases alone."""
-    network = nn.Linear(1, 2).double()
-    network.weight.data = torch.tensor([[2.0**-540], [0.0]]).double()
-    network.bias.data = torch.tensor([5e-324, 0.0]).double()
-    net = CertifiedNet(network, input_shape=(1,), guarantee="standard", epsilon=0.0)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_underflow_is_accounted_for(depth):
+    """Each of 1,000 products is 0.45·2⁻¹⁰⁷⁴ and vanishes: the gap, computed as 200·2⁻¹⁰⁷⁴, is −250·2⁻¹⁰⁷⁴."""
+    network = nn.Sequential(nn.Linear(1000, 2), *([nn.Linear(2, 2)] * (depth - 1))).double()
+    network[0].weight.data = torch.tensor([[-0.9 * 2.0**-537] * 1000, [0.0] * 1000], dtype=torch.float64)
+    network[0].bias.data = torch.tensor([200 * 5e-324, 0.0], dtype=torch.float64)
+    if depth == 2:
+        network[1].weight.data, network[1].bias.data = torch.eye(2).double(), torch.zeros(2).double()
+    net = CertifiedNet(network, input_shape=(1000,), guarantee="standard", epsilon=0.0)
+    x = torch.full((1, 1000), 2.0**-538, dtype=torch.float64)
+    assert (net.frozen()(x)[0, 0] - net.frozen()(x)[0, 1]).item() == 200 * 5e-324
+    exact = evaluate(net.frozen().network, rational(x[0]))
+    assert exact[0] < exact[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RoundingWarning)
-        assert not net.certify(torch.tensor([[-(2.0**-534)]]).double()).certified.any()
+        assert not net.certify(x).certified.any()
 
 
 def test_radii_end_where_the_program_would_overflow():
@@ -485,7 +492,7 @@ def test_radii_end_where_the_program_would_overflow():
     network[1].bias.data = torch.tensor([1.0, 0.0])
     net = CertifiedNet(network, input_shape=(2,), guarantee="standard", epsilon=1.0)
     radius = net.certify(torch.zeros(1, 2)).radius.item()
-    assert 1e250 < radius < math.inf  # … but 0·∞ is NaN
+    assert 1e250 < radius <= 2.0**1000  # … but 0·∞ is NaN
 
 
 def test_an_untrained_deep_network_says_why_nothing_is_certified():
@@ -559,7 +566,8 @@ def test_estimates_of_extreme_weights_have_finite_gradients(size):
     network[0].weight.data.mul_(size)
     net = CertifiedNet(network, input_shape=(3,), guarantee="standard", epsilon=0.1)
     constants, _ = net.estimate(None, net.start_vectors(), 3)
-    assert constants.scale.item() == pytest.approx(torch.linalg.matrix_norm(network[0].weight, 2).item(), rel=0.2)
+    truth = torch.linalg.matrix_norm(network[0].weight.double(), 2).item()
+    assert constants.scale.item() == pytest.approx(truth, rel=0.2, abs=0)
     constants.scale.backward()
     assert network[0].weight.grad.isfinite().all()
 

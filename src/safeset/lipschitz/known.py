@@ -126,7 +126,7 @@ class Conv2dRule(LayerRule):
     def estimate(self, layer: nn.Conv2d, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """By the power method, on the image's own size."""
         weight, groups = layer.weight, layer.groups
-        rows, columns = _axes(layer, shape)
+        rows, columns = axes(layer, shape)
         return power_method(
             lambda x: convolve(x, weight, rows, columns, groups),
             lambda y: convolve_transposed(y, weight, rows, columns, groups),
@@ -136,7 +136,7 @@ class Conv2dRule(LayerRule):
 
     def bound(self, layer: nn.Conv2d, shape: Shape, convolutions: str) -> Bound:
         """By block-banded Cholesky where it is affordable, else by tori; the largest of all groups."""
-        rows, columns = _axes(layer, shape)
+        rows, columns = axes(layer, shape)
         parts = [Convolution(kernel, rows, columns) for kernel in layer.weight.detach().double().chunk(layer.groups)]
         if convolutions == "auto":
             affordable = sum(map(cost, parts)) <= AFFORDABLE.get(layer.weight.device.type, 0.0)
@@ -147,7 +147,7 @@ class Conv2dRule(LayerRule):
     def rounding(self, layer: nn.Conv2d, shape: Shape, bound: Up, before: Rounding) -> Rounding:
         """Sums of in·height·width products at each pixel."""
         kernels = layer.weight.detach().chunk(layer.groups)
-        rows, columns = _axes(layer, shape)
+        rows, columns = axes(layer, shape)
         pixels = rows.outputs * columns.outputs
         return before.affine(
             sigma=bound,
@@ -230,12 +230,12 @@ class AvgPool2dRule(LayerRule):
 
     def bound(self, layer: nn.AvgPool2d, shape: Shape, convolutions: str) -> Bound:
         """The norm of the windows' sums along each axis, over the number of pixels."""
-        rows, columns = _axes(layer, shape)
+        rows, columns = axes(layer, shape)
         return (_window_norm(rows) * _window_norm(columns)).over(rows.kernel * columns.kernel), "dense"
 
     def rounding(self, layer: nn.AvgPool2d, shape: Shape, bound: Up, before: Rounding) -> Rounding:
         """Sums of the window's pixels, divided."""
-        rows, columns = _axes(layer, shape)
+        rows, columns = axes(layer, shape)
         outputs = shape[0] * rows.outputs * columns.outputs
         return before.affine(
             sigma=bound, alpha=bound, fan_in=rows.kernel * columns.kernel, bias=Up(0.0), outputs=outputs
@@ -285,7 +285,7 @@ def _pair(value: Any) -> tuple[Any, Any]:
     return (value, value) if isinstance(value, int) or value is None else (value[0], value[-1])
 
 
-def _axes(layer: nn.Conv2d | nn.AvgPool2d, shape: Shape) -> tuple[Axis, Axis]:
+def axes(layer: nn.Conv2d | nn.AvgPool2d, shape: Shape) -> tuple[Axis, Axis]:
     """Rows and columns of a convolution or pooling."""
     kernels, strides, dilations = _pair(layer.kernel_size), _pair(layer.stride), _pair(getattr(layer, "dilation", 1))
     axes = []
