@@ -82,12 +82,51 @@ def methods(result: dict[str, Any]) -> str:
     return markdown(["classes", "guarantee", *METHODS, "floating, from a matrix"], rows)
 
 
-TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
+def bounds(cpu: dict[str, Any], cuda: dict[str, Any]) -> str:
+    """Every layer of the paper's networks: its norm, and by how much and in what time each method exceeds it."""
+
+    def key(row: dict[str, Any]) -> tuple[str, str]:
+        return row["network"], row["layer"]
+
+    def shown(row: dict[str, Any] | None) -> str:
+        return f"{max(row['ratio'] - 1, 0):.0e}, {row['seconds']:.2f} s" if row else "—"
+
+    found = {(place, key(row), row["method"]): row for place, run in enumerate((cpu, cuda)) for row in run["layers"]}
+    rows = []
+    for row in {key(row): row for row in cpu["layers"]}.values():
+        tight = "dense" if row["type"] == "Linear" else "exact"
+        size = f"{row['weights'][0]} × {row['weights'][1]}"
+        if row["type"] == "Conv2d":
+            size += f" × {row['weights'][2]}², {row['input'][1]}² pixels"
+        cells = [shown(found.get((0, key(row), method))) for method in (tight, "torus")]
+        cells.append(shown(found.get((1, key(row), tight))))
+        power = f"{row['power_method'] / row['estimate'] - 1:.0e}"
+        rows.append([row["network"], row["layer"], size, f"{row['estimate']:.6f}", power, *cells])
+    header = ["network", "layer", "weights", "norm", "power method", "proved, CPU", "torus, CPU", "proved, H200"]
+    return markdown(header, rows)
+
+
+def growth(cpu: dict[str, Any], cuda: dict[str, Any]) -> str:
+    """Seconds for a 3 × 3 convolution."""
+    rows = []
+    for one, two in zip(cpu["growth"], cuda["growth"], strict=True):
+        loss = f"{two['torus'] / two['exact'] - 1:.1e}"
+        cells = [f"{run[name]:.2f}" if name in run else "—" for run in (one, two) for name in SECONDS]
+        rows.append([str(one["channels"]), f"{one['size']}²", *cells, loss])
+    return markdown(
+        ["channels", "pixels", "torus, CPU", "exact, CPU", "torus, H200", "exact, H200", "torus above"], rows
+    )
+
+
+SECONDS = ("torus_seconds", "exact_seconds")
+TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("README.md", "digits", "analyses/digits.json", digits),
     ("README.md", "summary", "benchmarks/head.json", summary),
     ("docs/mathematics.md", "tightness", "analyses/tightness.json", tightness),
     ("docs/performance.md", "heads", "benchmarks/head.json", heads),
     ("docs/performance.md", "methods", "benchmarks/head.json", methods),
+    ("docs/performance.md", "bounds", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", bounds),
+    ("docs/performance.md", "growth", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", growth),
 ]
 
 
@@ -108,8 +147,8 @@ def pages() -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for page, name, result, table in TABLES:
         path = ROOT / page
-        numbers = json.loads((ROOT / "results" / result).read_text())
-        texts[path] = put(texts.get(path, path.read_text()), name, table(numbers))
+        numbers = [json.loads((ROOT / "results" / each).read_text()) for each in result.split()]
+        texts[path] = put(texts.get(path, path.read_text()), name, table(*numbers))
     return texts
 
 

@@ -48,6 +48,8 @@ def _shifted_bound(gram: Tensor, c: float) -> Up | None:
     side = gram.shape[-1]
     shifted = -gram
     shifted.diagonal(dim1=1, dim2=2).add_(c)
+    if not bool((shifted.diagonal(dim1=1, dim2=2) > 0).all()):
+        return None
     factor, info = torch.linalg.cholesky_ex(shifted)
     if bool((info != 0).any()) or not bool(factor.isfinite().all()):
         return None

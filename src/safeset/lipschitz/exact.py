@@ -158,6 +158,8 @@ def shifted_bound(gram: BlockGram, c: float) -> Up | None:
             shifted = -gram.block(i, j)
             if i == j:
                 shifted.diagonal().add_(c)
+                if not bool((shifted.diagonal() > 0).all()):
+                    return None
             _add_sums(entries, shifted, i, j)
             for k in range(max(0, i - band), j):
                 shifted.addmm_(columns[k][i], columns[k][j].mT, alpha=-1.0)

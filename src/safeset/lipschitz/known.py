@@ -18,7 +18,7 @@ from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.rules import Bound, Estimate, ExactRule, LayerRule, Shape, register_layer
 from safeset.lipschitz.upward import Up, row_norms
 
-AFFORDABLE = {"cpu": 1e12, "cuda": 1e15}  # floating-point operations for one exact bound: well under a minute
+AFFORDABLE = {"cpu": 5e11, "cuda": 1e15}  # floating-point operations for one exact bound: well under a minute
 
 # -- layers without rounding ------------------------------------------------------------------------------------------
 
