@@ -15,12 +15,12 @@ import torch
 
 from common import commit, machine, save
 from safeset import CertifiedNet, create_model
+from safeset.arithmetic import strict_arithmetic
 from safeset.freezing import leaves
 from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
 from safeset.lipschitz.exact import cost, exact_bound, largest_eigenvalue
 from safeset.lipschitz.known import axes
 from safeset.lipschitz.rules import rule_of
-from safeset.net import strict_arithmetic
 
 NETWORKS = {
     "CIFAR-100": ("cnn-2c2f", (3, 32, 32), 100),

@@ -584,7 +584,7 @@ def test_an_estimate_leaves_a_spectral_norm_alone():
 
 
 def test_mistakes_in_estimates_are_named(net):
-    with pytest.raises(ArgumentError, match=r"'network.1.wieght'.*Did you mean 'network.1.weight'"):
+    with pytest.raises(ArgumentError, match=r"'1.wieght'.*Did you mean '1.weight'"):
         net.estimate({"network.1.wieght": torch.zeros(1)}, net.start_vectors(), 1)
     with pytest.raises(ArgumentError, match=r"vector for the power method in layer '1'.*start_vectors"):
         net.estimate(None, {}, 1)

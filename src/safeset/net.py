@@ -1,20 +1,18 @@
 """CertifiedNet: a network, a guarantee and a radius."""
 
-import math
-import threading
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from safeset.arithmetic import strict_arithmetic
 from safeset.certificates import Certificate
 from safeset.certify import certificate, check_logits
 from safeset.constants import HeadConstants
-from safeset.errors import RoundingWarning, UnsupportedLayerError, expected, nearest
-from safeset.freezing import Branch, Content, Step, Steps, freeze, leaves
+from safeset.errors import UnsupportedLayerError, expected
+from safeset.estimation import estimate, start_vectors
+from safeset.freezing import Content, Step, freeze, leaves
 from safeset.guarantees import Guarantee, as_guarantee
 from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_shape
 from safeset.lipschitz.rules import check_untouched, rule_of
@@ -73,15 +71,7 @@ class CertifiedNet(nn.Module):
 
     def start_vectors(self, seed: int = 0) -> dict[str, Tensor]:
         """The power method's first vectors: random, one for each layer that needs one, by name."""
-        generator, vectors = torch.Generator().manual_seed(seed), {}
-        example = next(self.parameters())
-        for step in leaves(self.steps[:-1]):
-            layer = self.network.get_submodule(step.name)
-            shape = rule_of(layer, step.name).vector_shape(layer, step.shape)
-            if shape is not None:
-                vector = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-                vectors[step.name] = (vector / vector.norm()).to(example)
-        return vectors
+        return start_vectors(self.network, self.steps, seed)
 
     def estimate(
         self, weights: Mapping[str, Tensor] | None, vectors: Mapping[str, Tensor], steps: int
@@ -96,15 +86,9 @@ class CertifiedNet(nn.Module):
         Returns:
             The head's constants, for `instrument`, and the next vectors.
         """
-        own = {name: tensor.clone() for name, tensor in self.named_buffers() if ".parametrizations." in name}
-        given = {**own, **(weights or {})}  # a parametrisation may write into its buffers
-        names = {name for name, _ in (*self.named_parameters(), *self.named_buffers())}
-        for name in given.keys() - names:
-            raise expected("weights by their names in the net", repr(name), nearest(name, names))
-        if not given:
-            return self._estimate(vectors, steps)
-        call = (_Estimate(self), {f"net.{name}": tensor for name, tensor in given.items()}, (vectors, steps))
-        return torch.func.functional_call(*call)  # type: ignore[no-any-return]
+        prefix = "network."
+        inside = {name.removeprefix(prefix): tensor for name, tensor in (weights or {}).items()}
+        return estimate(self.network, self.steps, inside, vectors, steps)
 
     def instrument(self, logits: Tensor, constants: HeadConstants, *, method: str = "uniform") -> Tensor:
         """The logits and ⊥, (batch, classes) → (batch, classes + 1): max f minus the margin of the guarantee."""
@@ -183,44 +167,6 @@ class CertifiedNet(nn.Module):
         assert isinstance(head, nn.Linear)
         return head.out_features
 
-    def _estimate(self, vectors: Mapping[str, Tensor], steps: int) -> tuple[HeadConstants, dict[str, Tensor]]:
-        following: dict[str, Tensor] = {}
-        head = self.network.get_submodule(self._head.name)
-        rows: Tensor = head.weight  # type: ignore[assignment]
-        with torch.autocast(rows.device.type, enabled=False):
-            scale = self._product(self.steps[:-1], vectors, steps, following)
-        return HeadConstants(rows, scale), following
-
-    def _product(
-        self, chain: Steps, vectors: Mapping[str, Tensor], steps: int, following: dict[str, Tensor]
-    ) -> Tensor | float:
-        product: Tensor | float = 1.0
-        for step in chain:
-            if isinstance(step, Branch):
-                product = product * (1 + self._product(step.body, vectors, steps, following))
-                continue
-            layer = self.network.get_submodule(step.name)
-            rule, vector = rule_of(layer, step.name), vectors.get(step.name)
-            if vector is None and rule.vector_shape(layer, step.shape) is not None:
-                remedy = "Start with those of net.start_vectors()."
-                raise expected(f"a vector for the power method in layer {step.name!r}", "none", remedy)
-            factor, vector = rule.estimate(layer, step.shape, vector, steps)
-            product = product * factor
-            if vector is not None:
-                following[step.name] = vector
-        return product
-
-
-class _Estimate(nn.Module):
-    """`CertifiedNet.estimate` as a forward, so that torch can put other weights in."""
-
-    def __init__(self, net: CertifiedNet) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, vectors: Mapping[str, Tensor], steps: int) -> tuple[HeadConstants, dict[str, Tensor]]:
-        return self.net._estimate(vectors, steps)
-
 
 class FrozenNet(CertifiedNet):
     """A network that does not change any more: plain float64 layers, proved once. Made by `CertifiedNet.frozen`."""
@@ -254,13 +200,14 @@ class FrozenNet(CertifiedNet):
 
     def proof(self, convolutions: str | None = None) -> Proof:
         """What is proved of the weights as they are now; proved again if they, or the wish, have changed."""
-        for name, layer in self.network.named_modules():
-            check_untouched(layer, name)
-        for step in leaves(self.steps):
-            rule_of(self.network.get_submodule(step.name), step.name)
         content, shape, before, proof = self._proved or (None, None, "auto", None)
         wish = before if convolutions is None else convolutions
         same = content is not None and content.equals(Content.of(self.network)) and shape == self.input_shape
+        if same:  # but hooks, and methods of classes, may have come since
+            for name, layer in self.network.named_modules():
+                check_untouched(layer, name)
+            for step in leaves(self.steps):
+                rule_of(self.network.get_submodule(step.name), step.name)
         if proof is None or not same or wish != before:
             with torch.inference_mode(False), strict_arithmetic():
                 self.network, self.steps = freeze(self.network, self.input_shape)  # whatever it has become
@@ -300,7 +247,7 @@ class FrozenNet(CertifiedNet):
                 error=error,
                 class_names=self.class_names,
             )
-        _say_if_swamped(norms, raw, error.offset, proof)
+        proof.warn_if_swamped(norms, raw, error)
         room = room[:, None, None]
         return replace(
             found,
@@ -318,50 +265,3 @@ class FrozenNet(CertifiedNet):
                 "For one point, give x[None]." if inputs.shape == self.input_shape else "",
             )
         return inputs
-
-
-_STRICT = threading.Lock()
-_strict_now: list[bool] = []  # what cuDNN was before, once for each that is inside
-
-
-@contextmanager
-def strict_arithmetic() -> Iterator[None]:
-    """Float64 as it is written, sums of products in some order; all that is changed is restored.
-
-    Without autocast, nothing but cuDNN knows other ways (Winograd, FFT) in float64: torch's own convolutions are used
-    instead. The flag is the process's, so the last thread out restores it.
-    """
-    with _STRICT:
-        _strict_now.append(_strict_now[0] if _strict_now else torch.backends.cudnn.enabled)
-        torch.backends.cudnn.enabled = False
-    try:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            yield
-    finally:
-        with _STRICT:
-            before = _strict_now.pop()
-            if not _strict_now:
-                torch.backends.cudnn.enabled = before
-
-
-def _say_if_swamped(norms: Tensor, logits: Tensor, offset: Tensor, proof: Proof) -> None:
-    """Warn if at every finite point the rounding allowance is larger than all differences of logits."""
-    looked = norms < math.inf
-    if not bool(looked.any()):
-        return
-    logits, offset = logits[looked], offset[looked]
-    spread = logits.amax(dim=1) - logits.amin(dim=1)
-    allowed = 2 * offset.amin(dim=1)
-    tied = spread == 0  # equal logits may be meant, unless it was rounding that made them equal
-    if bool(((spread > allowed) | (tied & (allowed < 1e-3))).any()):
-        return
-    largest = sorted(proof.bounds.layers, key=lambda layer: -layer.bound)[:3]
-    layers = ", ".join(f"{layer.name} ({layer.type}) {layer.bound:.3g}" for layer in largest)
-    warnings.warn(
-        f"The rounding of the forward pass, up to {float(allowed.amin()):.2g}, is larger than every difference of "
-        f"logits, at most {float(spread.amax()):.2g}: nothing can be certified. The layers' Lipschitz bounds multiply "
-        f"to {float(proof.bounds.head.scale):.2g}; the largest are {layers}. Train the network with its Lipschitz "
-        "constant in the loss, or scale these layers down.",
-        RoundingWarning,
-        stacklevel=4,
-    )

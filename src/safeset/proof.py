@@ -1,6 +1,8 @@
 """What is proved of a frozen network: Lipschitz bounds of its layers, and the rounding of its float64 program."""
 
+import math
 import time
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from safeset.constants import HeadConstants, up
-from safeset.errors import expected, nearest
+from safeset.errors import RoundingWarning, expected, nearest
 from safeset.freezing import Branch, Step, Steps
 from safeset.lipschitz.rounding import Affine, Rounding
 from safeset.lipschitz.rules import CONVOLUTIONS, rule_of
@@ -67,8 +69,30 @@ class Proof:
             e_ji(‖x‖) + e_ji(‖x‖ + ε), affine in ε, for each class of the pair; and (batch,) largest radii.
         """
         once = up(up(norms[:, None] * self.slopes) + self.offsets)
-        room = LARGEST / self.peak.slope - norms if self.peak.offset < LARGEST else norms - float("inf")
+        room = LARGEST / self.peak.slope - norms if self.peak.offset < LARGEST else norms - math.inf
         return ClassError(2 * once, self.slopes), room
+
+    def warn_if_swamped(self, norms: Tensor, logits: Tensor, error: ClassError) -> None:
+        """Say so if at every finite point the rounding allowance is larger than all differences of logits."""
+        looked = norms < math.inf
+        if not bool(looked.any()):
+            return
+        logits, offset = logits[looked], error.offset[looked]
+        spread = logits.amax(dim=1) - logits.amin(dim=1)
+        allowed = 2 * offset.amin(dim=1)
+        tied = spread == 0  # equal logits may be meant, unless it was rounding that made them equal
+        if bool(((spread > allowed) | (tied & (allowed < 1e-3))).any()):
+            return
+        largest = sorted(self.bounds.layers, key=lambda layer: -layer.bound)[:3]
+        layers = ", ".join(f"{layer.name} ({layer.type}) {layer.bound:.3g}" for layer in largest)
+        warnings.warn(
+            f"The rounding of the forward pass, up to {float(allowed.amin()):.2g}, is larger than every difference of "
+            f"logits, at most {float(spread.amax()):.2g}: nothing can be certified. The layers' Lipschitz bounds "
+            f"multiply to {float(self.bounds.head.scale):.2g}; the largest are {layers}. "
+            "Train the network with its Lipschitz constant in the loss, or scale these layers down.",
+            RoundingWarning,
+            stacklevel=5,
+        )
 
 
 def prove(network: nn.Module, steps: Steps, convolutions: str = "auto") -> Proof:

@@ -131,18 +131,25 @@ def torus_bound(convolution: Convolution) -> Up:
     if not bool((convolution.kernel != 0).any()):
         return Up(0.0)
     rows, columns = convolution.rows, convolution.columns
-    sizes = [(rows.least_torus + extra, columns.least_torus + extra) for extra in range(TORI)]
-    return Up(min(_one_torus(convolution, size) for size in sizes)).shifted(exponent)
+    best = Up(math.inf)
+    for extra in range(TORI):
+        best = min(best, _one_torus(convolution, (rows.least_torus + extra, columns.least_torus + extra), best))
+    return best.shifted(exponent)
 
 
-def _one_torus(convolution: Convolution, cells: Pair) -> Up:
+def _one_torus(convolution: Convolution, cells: Pair, best: Up) -> Up:
+    """The bound by one torus; ∞ as soon as it is no better than the best so far."""
     kernel = convolution.kernel
     taps = _taps(convolution)
     magnitude = torch.cat([kernel[:, :, th, tw].abs().sum(dim=2) for _, th, tw in taps], dim=1)
     most = max(len(th) for _, th, _ in taps)
     sums = Up(float(norm_product(magnitude[None]))) * (1 + 2 * gamma(most))
     error = Up(2.0).root() * gamma(most + 1) * sums.root()
-    norm = Up(max(spectral_bound(blocks) for blocks in _frequencies(convolution, taps, cells)))
+    norm = Up(0.0)
+    for blocks in _frequencies(convolution, taps, cells):
+        norm = max(norm, spectral_bound(blocks))
+        if norm >= best:
+            return Up(math.inf)
     return norm + error
 
 

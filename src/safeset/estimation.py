@@ -1,0 +1,78 @@
+"""Lipschitz constants of a whole network for losses: power methods, with gradient. They prove nothing."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from safeset.constants import HeadConstants
+from safeset.errors import expected, nearest
+from safeset.freezing import Branch, Step, Steps, leaves
+from safeset.lipschitz.rules import rule_of
+
+Vectors = Mapping[str, Tensor]
+
+
+def start_vectors(network: nn.Module, steps: Steps, seed: int) -> dict[str, Tensor]:
+    """Random unit vectors, one for each layer before the head that needs one, by name."""
+    generator, vectors = torch.Generator().manual_seed(seed), {}
+    example = next(network.parameters())
+    for step in leaves(steps[:-1]):
+        layer = network.get_submodule(step.name)
+        shape = rule_of(layer, step.name).vector_shape(layer, step.shape)
+        if shape is not None:
+            vector = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+            vectors[step.name] = (vector / vector.norm()).to(example)
+    return vectors
+
+
+def estimate(
+    network: nn.Module, steps: Steps, weights: Mapping[str, Tensor], vectors: Vectors, iterations: int
+) -> tuple[HeadConstants, dict[str, Tensor]]:
+    """The head's constants and the next vectors, with some weights of the network replaced by others."""
+    # A parametrisation may write into its buffers (spectral norm does): it gets copies.
+    own = {name: tensor.clone() for name, tensor in network.named_buffers() if "parametrizations." in name}
+    given = {**own, **weights}
+    names = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    for name in given.keys() - names:
+        raise expected("weights by their names in the network", repr(name), nearest(name, names))
+    called = _Estimate(network, steps)
+    if not given:
+        return called(vectors, iterations)  # type: ignore[no-any-return]
+    replaced = {f"network.{name}": tensor for name, tensor in given.items()}
+    return torch.func.functional_call(called, replaced, (vectors, iterations))  # type: ignore[no-any-return]
+
+
+class _Estimate(nn.Module):
+    """An estimate as a forward, so that torch can put other weights in."""
+
+    def __init__(self, network: nn.Module, steps: Steps) -> None:
+        super().__init__()
+        self.network, self.steps = network, steps
+
+    def forward(self, vectors: Vectors, iterations: int) -> tuple[HeadConstants, dict[str, Tensor]]:
+        *body, last = self.steps
+        assert isinstance(last, Step)
+        rows: Tensor = self.network.get_submodule(last.name).weight  # type: ignore[assignment]
+        following: dict[str, Tensor] = {}
+        with torch.autocast(rows.device.type, enabled=False):
+            scale = self.product(tuple(body), vectors, iterations, following)
+        return HeadConstants(rows, scale), following
+
+    def product(self, steps: Steps, vectors: Vectors, iterations: int, following: dict[str, Tensor]) -> Tensor | float:
+        """The product of the estimates of layers in a row; their next vectors go into ``following``."""
+        product: Tensor | float = 1.0
+        for step in steps:
+            if isinstance(step, Branch):
+                product = product * (1 + self.product(step.body, vectors, iterations, following))
+                continue
+            layer = self.network.get_submodule(step.name)
+            rule, vector = rule_of(layer, step.name), vectors.get(step.name)
+            if vector is None and rule.vector_shape(layer, step.shape) is not None:
+                remedy = "Start with those of net.start_vectors()."
+                raise expected(f"a vector for the power method in layer {step.name!r}", "none", remedy)
+            factor, vector = rule.estimate(layer, step.shape, vector, iterations)
+            product = product * factor
+            if vector is not None:
+                following[step.name] = vector
+        return product
