@@ -54,7 +54,7 @@ def network_rows(name: str, device: str) -> list[dict[str, Any]]:
     net = CertifiedNet(network, input_shape=shape, guarantee="standard", epsilon=0.1).to(device)
     frozen = net.frozen()
     vectors, rows = {name: v.double() for name, v in net.start_vectors().items()}, []
-    for step in leaves(frozen.steps):
+    for step in leaves(frozen._steps):
         layer = frozen.network.get_submodule(step.name)
         if step.name not in vectors:
             continue

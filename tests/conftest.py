@@ -29,8 +29,8 @@ def pytest_configure(config):
 
 def pytest_terminal_summary(terminalreporter, config):
     """`make test-slow` leaves a summary to commit."""
-    if not slow(config):
-        return
+    if not slow(config) or config.option.keyword or any("test_" in each for each in config.invocation_params.args):
+        return  # only of the whole slow suite
     stats = terminalreporter.stats
     summary = {
         "command": "make test-slow",

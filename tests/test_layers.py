@@ -279,13 +279,15 @@ REFUSED = {
         (4,),
         r"layer '0' of type Own.*register_layer\(Own, rule\).*estimate, bound and rounding",
     ),
-    "subclass": (lambda: Subclass(), (4,), "layer '0' of type Subclass"),
+    "subclass": (lambda: Subclass(), (4,), "layer '0' of type Subclass.*use ReLU itself"),
     "hook": (lambda: hooked(nn.ReLU()), (4,), "Expected no forward hooks, but got some on layer '0'"),
     "hook before": (lambda: pre_hooked(nn.Linear(4, 4)), (4,), "forward hooks"),
     "hook on a container": (lambda: hooked(nn.Sequential(nn.ReLU())), (4,), "forward hooks"),
     "hook on a residual": (lambda: hooked(Residual(nn.ReLU())), (4,), "forward hooks"),
     "other forward": (lambda: overridden(nn.ReLU()), (4,), "Expected the forward of its class.*'0'"),
-    "softmax": (lambda: nn.Softmax(dim=1), (4,), "layer '0' of type Softmax"),
+    "softmax": (lambda: nn.Softmax(dim=1), (4,), "layer '0' of type Softmax.*plain logits"),
+    "own forward": (lambda: nn.TransformerEncoderLayer(4, 1), (4,), "nn.Sequential, for instance"),
+    "wrapped": (lambda: nn.DataParallel(nn.ReLU()), (4,), r"the network inside, its \.module"),
     "circular": (
         lambda: nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"),
         (1, 4, 4),
@@ -379,6 +381,12 @@ def test_an_own_layer_is_registered_in_one_place():
     net = CertifiedNet(network, input_shape=(2,), guarantee="standard", epsilon=0.5)
     assert net.bounds().layers[0].method == "by hand"
     assert net.certify(torch.tensor([[1.0, 0.0]])).radius.item() == pytest.approx(1.0, rel=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "rule"), [(nn.ReLU(), ExactRule()), (nn.ReLU, ExactRule), (1, ExactRule())])
+def test_mistakes_in_registering_are_named(kind, rule):
+    with pytest.raises(ArgumentError, match="a type of layer and a LayerRule"):
+        register_layer(kind, rule)
 
 
 def test_registering_again_replaces_the_rule():

@@ -20,6 +20,7 @@ from safeset import (
     RelaxedTopK,
     RoundingWarning,
     Standard,
+    TrainingWarning,
     UnsupportedLayerError,
     certify_logits,
     create_model,
@@ -84,6 +85,7 @@ def test_other_radii_and_guarantees_are_asked_for_by_name(net):
 def test_predict_set_gives_labels_and_sets(net):
     x = inputs(50)
     labels, sets = net.predict_set(x)
+    assert torch.equal(net.predict_set(x, epsilon=0.0)[1], net.certify(x, epsilon=0.0).at(0.0).core)
     found = net.certify(x)
     assert torch.equal(labels, net.frozen()(x).argmax(dim=1))
     assert torch.equal(sets, found.core | found.optional)
@@ -175,7 +177,7 @@ def padded(net):
 def test_changed_weights_are_noticed_by_content(net, change):
     x = inputs()
     before = net.certify(x)
-    assert net.frozen() is net.frozen()
+    assert net.bounds() is net.bounds()  # proved once
     versions = [p._version for p in net.parameters()]
     change(net)
     if change in (doubled, through_numpy, negated):
@@ -252,10 +254,31 @@ def test_another_input_shape_is_another_proof():
 
 
 def test_the_wish_for_a_method_is_kept(net):
+    for one in (net, net.frozen()):
+        one.bounds(convolutions="torus")
+        doubled(one)
+        assert one.bounds().layers[1].method == "torus"
+
+
+def test_other_settings_need_no_other_proof(net):
+    proved = net.bounds()
+    net.epsilon, net.guarantee = 0.02, RelaxedTopK(3)
+    assert net.bounds() is proved
+    assert net.frozen().bounds() is proved
+    assert (net.certify(inputs()).epsilon, net.certify(inputs()).guarantee) == (0.02, RelaxedTopK(3))
+
+
+def test_a_frozen_net_is_a_copy(net):
+    x = inputs()
     frozen = net.frozen()
-    frozen.bounds(convolutions="torus")
-    doubled(frozen)
-    assert frozen.bounds().layers[1].method == "torus"
+    before = frozen.certify(x).windows
+    doubled(net)
+    net.certify(x)
+    assert torch.equal(frozen.certify(x).windows, before)
+    negated(frozen)
+    halved = net.certify(x).windows
+    assert torch.equal(halved, net.frozen().certify(x).windows)
+    assert not torch.equal(frozen.certify(x).windows, halved)
 
 
 def test_a_parametrisation_cache_is_not_used():
@@ -357,7 +380,7 @@ def test_numpy_arrays_and_empty_batches_are_welcome(net):
     [
         (torch.zeros(2, 4, 4), r"shape \(batch, 2, 4, 4\), but got shape \(2, 4, 4\).* x\[None\]"),
         (torch.zeros(1, 2, 4, 5), r"\(1, 2, 4, 5\)"),
-        (torch.zeros(1, 2, 4, 4, dtype=torch.uint8), "floating-point inputs"),
+        (torch.zeros(1, 2, 4, 4, dtype=torch.uint8), r"floating-point inputs.*x\.float\(\) / 255"),
         ("a picture", "`x` to"),
     ],
 )
@@ -504,8 +527,10 @@ def test_an_untrained_deep_network_says_why_nothing_is_certified():
     x = torch.rand(4, 16)
     for bad in (None, math.nan):  # a bad point among them changes nothing
         x[0, 0] = x[0, 0] if bad is None else bad
-        with pytest.warns(RoundingWarning, match="nothing can be certified.*multiply to.*largest are"):
-            assert not net.certify(x).certified.any()
+        for ask in (net.certify, net.frozen().certify, net.predict_set):
+            with pytest.warns(RoundingWarning, match="nothing can be certified.*Lipschitz bound is") as told:
+                ask(x)
+            assert told[0].filename == __file__
 
 
 def test_ties_are_rejected_without_a_warning():
@@ -522,6 +547,7 @@ def test_ties_are_rejected_without_a_warning():
 def test_five_lines_of_training(net):
     torch.manual_seed(0)
     x, y = inputs(64), torch.randint(5, (64,))
+    net.eval()  # batch norm with its running statistics, as it will be certified
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-2)
     vectors, losses = net.start_vectors(), []
     for _ in range(15):
@@ -588,6 +614,27 @@ def test_mistakes_in_estimates_are_named(net):
         net.estimate({"network.1.wieght": torch.zeros(1)}, net.start_vectors(), 1)
     with pytest.raises(ArgumentError, match=r"vector for the power method in layer '1'.*start_vectors"):
         net.estimate(None, {}, 1)
+
+
+def test_batch_norm_in_training_is_warned_about(net):
+    with pytest.warns(TrainingWarning, match=r"net\.eval\(\) before the loop"):
+        net.train().estimate(None, net.start_vectors(), 1)
+
+
+def test_other_layers_than_at_the_start_are_noticed(net):
+    vectors = net.start_vectors()
+    net.network.append(nn.Linear(5, 3))
+    with pytest.raises(ArgumentError, match="Make a new CertifiedNet"):
+        net.estimate(None, vectors, 1)
+    assert net.certify(inputs()).classes == 3
+
+
+@pytest.mark.parametrize(
+    ("vectors", "steps", "message"), [(None, 1, "`vectors` by name"), ({}, -1, "`steps`"), ({}, 0.5, "`steps`")]
+)
+def test_other_mistakes_in_estimates_are_named(net, vectors, steps, message):
+    with pytest.raises(ArgumentError, match=message):
+        net.eval().estimate(None, vectors, steps)
 
 
 def test_a_power_method_that_stalls_is_never_a_proof():

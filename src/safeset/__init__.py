@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from safeset.errors import ArgumentError as ArgumentError
     from safeset.errors import RoundingWarning as RoundingWarning
     from safeset.errors import SafesetError as SafesetError
+    from safeset.errors import TrainingWarning as TrainingWarning
     from safeset.errors import UnsupportedLayerError as UnsupportedLayerError
     from safeset.guarantees import Affinity as Affinity
     from safeset.guarantees import Guarantee as Guarantee
@@ -39,6 +40,7 @@ _HOMES = {
     "ArgumentError": "errors",
     "RoundingWarning": "errors",
     "SafesetError": "errors",
+    "TrainingWarning": "errors",
     "UnsupportedLayerError": "errors",
     "Affinity": "guarantees",
     "Guarantee": "guarantees",
@@ -52,7 +54,17 @@ _HOMES = {
     "list_models": "models",
     "CertifiedNet": "net",
 }
-_MODULES = ("affinity", "certificates", "constants", "errors", "evaluation", "guarantees", "layers", "margins")
+_MODULES = (
+    "affinity",
+    "certificates",
+    "constants",
+    "errors",
+    "evaluation",
+    "guarantees",
+    "layers",
+    "losses",
+    "margins",
+)
 __all__ = ["__version__", *_HOMES]
 
 

@@ -17,6 +17,10 @@ class UnsupportedLayerError(ArgumentError):
     """A layer for which safeset has no proof: nothing is ever assumed to be 1-Lipschitz."""
 
 
+class TrainingWarning(UserWarning):
+    """The loss is about another network than the certificate will be."""
+
+
 class RoundingWarning(UserWarning):
     """The rounding of the forward pass is larger than every margin: nothing can be certified."""
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from safeset.constants import HeadConstants
 from safeset.errors import expected, nearest
-from safeset.freezing import Branch, Step, Steps, leaves
+from safeset.freezing import Branch, Step, Steps, layer_names, leaves
 from safeset.lipschitz.rules import rule_of
 
 Vectors = Mapping[str, Tensor]
@@ -30,6 +30,12 @@ def estimate(
     network: nn.Module, steps: Steps, weights: Mapping[str, Tensor], vectors: Vectors, iterations: int
 ) -> tuple[HeadConstants, dict[str, Tensor]]:
     """The head's constants and the next vectors, with some weights of the network replaced by others."""
+    if list(layer_names(network)) != [step.name for step in leaves(steps)]:
+        raise expected("the layers that the net was made of", "others", "Make a new CertifiedNet of the new network.")
+    if not isinstance(iterations, int) or iterations < 0:
+        raise expected("`steps` to be an integer ≥ 0", repr(iterations))
+    if not isinstance(vectors, Mapping):
+        raise expected("`vectors` by name", type(vectors).__name__, "Start with those of net.start_vectors().")
     # A parametrisation may write into its buffers (spectral norm does): it gets copies.
     own = {name: tensor.clone() for name, tensor in network.named_buffers() if "parametrizations." in name}
     given = {**own, **weights}

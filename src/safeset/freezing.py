@@ -138,22 +138,43 @@ def leaves(steps: Steps) -> Iterator[Step]:
         yield from leaves(step.body) if isinstance(step, Branch) else (step,)
 
 
+def layer_names(network: nn.Module, name: str = "") -> Iterator[str]:
+    """The names of a network's layers in order, as far as they can be seen without running it."""
+    if type(network) is nn.Sequential:
+        for child_name, child in network._modules.items():
+            if child is not None:
+                yield from layer_names(child, _join(name, child_name))
+    elif type(network) is Residual:
+        yield from layer_names(network.body, _join(name, "body"))
+    else:
+        yield name
+
+
+def check_layers(network: nn.Module, steps: Steps) -> None:
+    """Refuse hooks and replaced methods in any layer; layers that have come or gone are for `freeze` to see."""
+    for name, layer in network.named_modules():
+        check_untouched(layer, name)
+    if list(layer_names(network)) == [step.name for step in leaves(steps)]:
+        for step in leaves(steps):
+            rule_of(network.get_submodule(step.name), step.name)
+
+
 @dataclass(frozen=True, eq=False)
 class Content:
     """What a network is: how its layers are put together, and every number in them."""
 
-    structure: list[tuple[str, type, dict[str, Any]]]
+    structure: list[Any]
     tensors: dict[str, Tensor]
 
     @staticmethod
-    def of(network: nn.Module) -> "Content":
-        """That of a network as it is now; the tensors are the network's own."""
+    def of(network: nn.Module, input_shape: Shape) -> "Content":
+        """That of a network as it is now, for inputs of a shape; the tensors are the network's own."""
         structure = [
             (name, type(layer), {key: value for key, value in vars(layer).items() if key not in _TORCH_OWN})
             for name, layer in network.named_modules(remove_duplicate=False)
         ]
         tensors = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
-        return Content(structure, {name: tensor.detach() for name, tensor in tensors})
+        return Content([input_shape, *structure], {name: tensor.detach() for name, tensor in tensors})
 
     def kept(self) -> "Content":
         """A copy that does not change when the network does."""

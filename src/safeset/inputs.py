@@ -1,6 +1,7 @@
 """What users hand over, made into tensors and numbers, or named as a mistake."""
 
 import math
+import operator
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -67,10 +68,21 @@ def check_names(class_names: object, classes: int | None = None) -> tuple[str, .
 
 def check_shape(shape: object) -> tuple[int, ...]:
     """The shape of one input: a few integers ≥ 1."""
-    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
-    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
-        raise expected("`input_shape` to be the shape of one input, such as (3, 32, 32)", repr(shape)[:80])
-    return sizes
+    given = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
+    sizes = tuple(map(as_count, given))
+    if not sizes or None in sizes:
+        remedy = "Leave out the batch."
+        raise expected("`input_shape` to be the shape of one input, such as (3, 32, 32)", repr(shape)[:80], remedy)
+    return sizes  # type: ignore[return-value]
+
+
+def as_count(value: Any) -> int | None:
+    """A whole number ≥ 1, also of numpy's; None if it is none."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        return None
+    return count if count > 0 and not isinstance(value, bool) else None
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

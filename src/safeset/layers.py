@@ -78,7 +78,9 @@ class ChannelAffine(nn.Module):
 
 
 class Normalize(nn.Module):
-    """(x − mean) / std, channel by channel. It counts in the Lipschitz constant, so ε stays in the input's own units.
+    """(x − mean) / std, channel by channel, or with one number for all.
+
+    It counts in the Lipschitz constant, so ε stays in the input's own units.
 
     >>> Normalize(mean=[0.5], std=[0.25])(torch.ones(1, 1))
     tensor([[2.]])
@@ -92,8 +94,8 @@ class Normalize(nn.Module):
         parts = [as_tensor(part, f"`{name}`") for part, name in ((mean, "mean"), (std, "std"))]
         if parts[0].ndim != 1 or parts[0].shape != parts[1].shape or not bool((parts[1] > 0).all()):
             raise expected("`mean` and `std` to be numbers for each channel, each std above 0", f"{mean} and {std}")
-        self.register_buffer("mean", parts[0].to(torch.get_default_dtype()))
-        self.register_buffer("std", parts[1].to(torch.get_default_dtype()))
+        for name, part in zip(("mean", "std"), parts, strict=True):
+            self.register_buffer(name, part.detach().to(torch.get_default_dtype(), copy=True))
 
     def forward(self, x: Tensor) -> Tensor:
         """(x − mean) / std."""

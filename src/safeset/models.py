@@ -6,7 +6,7 @@ from collections.abc import Callable
 from torch import nn
 
 from safeset.errors import expected, nearest
-from safeset.inputs import check_shape
+from safeset.inputs import as_count, check_shape
 from safeset.layers import InvertibleDownsampling, MinMax
 
 Layers = list[nn.Module]
@@ -24,10 +24,11 @@ def create_model(name: str, *, input_shape: tuple[int, ...], classes: int) -> nn
     Linear(in_features=32, out_features=4, bias=True)
     """
     if name not in _MODELS:
-        raise expected(f"`name` to be one of {', '.join(_MODELS)}", repr(name), nearest(name, _MODELS))
-    if not isinstance(classes, int) or isinstance(classes, bool) or classes < 2:
+        raise expected(f"`name` to be one of {', '.join(list_models())}", repr(name), nearest(name, _MODELS))
+    count = as_count(classes)
+    if count is None or count < 2:
         raise expected("`classes` to be an integer ≥ 2", repr(classes))
-    return nn.Sequential(*_MODELS[name](check_shape(input_shape), classes))
+    return nn.Sequential(*_MODELS[name](check_shape(input_shape), count))
 
 
 def list_models() -> list[str]:
@@ -85,7 +86,7 @@ def _dense(features: int, *widths: int) -> Layers:
 
 def _image(shape: tuple[int, ...], multiple: int) -> tuple[int, int, int]:
     if len(shape) != 3 or shape[1] % multiple or shape[2] % multiple:
-        raise expected(f"an image shape (channels, height, width) of multiples of {multiple}", shape)
+        raise expected(f"images (channels, height, width), height and width multiples of {multiple}", shape)
     return shape[0], shape[1], shape[2]
 
 

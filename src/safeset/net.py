@@ -1,10 +1,12 @@
 """CertifiedNet: a network, a guarantee and a radius."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from safeset.arithmetic import strict_arithmetic
 from safeset.certificates import Certificate
@@ -12,10 +14,10 @@ from safeset.certify import certificate, check_logits
 from safeset.constants import HeadConstants
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.estimation import estimate, start_vectors
-from safeset.freezing import Content, Step, freeze, leaves
+from safeset.freezing import Content, Step, check_layers, freeze
 from safeset.guarantees import Guarantee, as_guarantee
 from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_shape
-from safeset.lipschitz.rules import check_untouched, rule_of
+from safeset.lipschitz.rules import check_untouched
 from safeset.lipschitz.upward import row_norms
 from safeset.margins import instrument
 from safeset.proof import Bounds, Proof, prove
@@ -55,13 +57,13 @@ class CertifiedNet(nn.Module):
         self.network = network
         self.input_shape = check_shape(input_shape)
         self.epsilon = check_epsilon(epsilon)
-        frozen, self.steps = freeze(network, self.input_shape)
+        frozen, self._steps = freeze(network, self.input_shape)
         self.classes: int = self._count(frozen)
         self.class_names = None if class_names is None else check_names(class_names, self.classes)
         guarantee = as_guarantee(guarantee)
         self.guarantee = guarantee if self.class_names is None else guarantee.bind(self.class_names)
         self.guarantee.largest_k(self.classes)  # raises if there are too few classes
-        self._kept: list[FrozenNet] = []  # in a list, so that it is no submodule
+        self._kept: list[tuple[Content, FrozenNet]] = []  # in a list, so that it is no submodule
 
     def forward(self, x: Tensor) -> Tensor:
         """Plain logits, (batch, *input_shape) → (batch, classes)."""
@@ -71,7 +73,7 @@ class CertifiedNet(nn.Module):
 
     def start_vectors(self, seed: int = 0) -> dict[str, Tensor]:
         """The power method's first vectors: random, one for each layer that needs one, by name."""
-        return start_vectors(self.network, self.steps, seed)
+        return start_vectors(self.network, self._steps, seed)
 
     def estimate(
         self, weights: Mapping[str, Tensor] | None, vectors: Mapping[str, Tensor], steps: int
@@ -88,7 +90,7 @@ class CertifiedNet(nn.Module):
         """
         prefix = "network."
         inside = {name.removeprefix(prefix): tensor for name, tensor in (weights or {}).items()}
-        return estimate(self.network, self.steps, inside, vectors, steps)
+        return estimate(self.network, self._steps, inside, vectors, steps)
 
     def instrument(self, logits: Tensor, constants: HeadConstants, *, method: str = "uniform") -> Tensor:
         """The logits and ⊥, (batch, classes) → (batch, classes + 1): max f minus the margin of the guarantee."""
@@ -99,19 +101,11 @@ class CertifiedNet(nn.Module):
     def frozen(self) -> "FrozenNet":
         """The network as it is certified and served: evaluation mode, plain float64 layers, nothing that trains.
 
-        While the weights stay as they are it is the same object, with what was proved of it; that is decided by their
-        content.
+        A copy that later changes of this net do not reach, with what has been proved of it so far.
         """
-        check_untouched(self)
-        if type(self).forward is not CertifiedNet.forward:
-            raise UnsupportedLayerError("Expected the forward of CertifiedNet, but got another: it would be left out.")
-        network, self.steps = freeze(self.network, self.input_shape)
-        self.classes = self._count(network)
-        kept = self._kept[0] if self._kept else None
-        if kept is None or not kept.is_frozen_from(self, network):
-            kept = FrozenNet(self, network)
-            self._kept[:] = [kept]
-        return kept
+        kept = self._certified()
+        with torch.inference_mode(False):
+            return FrozenNet(self, copy.deepcopy(kept.network), kept)
 
     def bounds(self, *, convolutions: str | None = None) -> Bounds:
         """Proved Lipschitz constants: ``.pairs``, ``.head``, ``.layers``.
@@ -120,7 +114,7 @@ class CertifiedNet(nn.Module):
             convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (cheap for any size), ``"auto"`` (exact where it
                 is affordable), or None: as proved before, else ``"auto"``.
         """
-        return self.frozen().bounds(convolutions=convolutions)
+        return self._certified().bounds(convolutions=convolutions)
 
     def certify(
         self,
@@ -142,12 +136,22 @@ class CertifiedNet(nn.Module):
             A `Certificate`. It covers the frozen network in exact arithmetic, and its float64 program: every float64
             array x' in the ball.
         """
-        found: Certificate = self.frozen().certify(x, epsilon=epsilon, guarantee=guarantee, method=method)
+        found: Certificate = self._certified().certify(x, epsilon=epsilon, guarantee=guarantee, method=method)
         return found
 
-    def predict_set(self, x: Numbers) -> tuple[Tensor, Tensor]:
-        """Labels (batch,), the argmax, and certified sets (batch, classes): core and optional, empty where rejected."""
-        found = self.certify(x)
+    def predict_set(
+        self,
+        x: Numbers,
+        *,
+        epsilon: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Labels (batch,), the argmax, and certified sets (batch, classes): core and optional, empty where rejected.
+
+        Arguments as for `certify`. The label of a point whose logits are NaN is −1.
+        """
+        found = self.certify(x, epsilon=epsilon, guarantee=guarantee, method=method)
         return found.ranking[:, 0], found.core | found.optional
 
     def extra_repr(self) -> str:
@@ -156,9 +160,27 @@ class CertifiedNet(nn.Module):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
+    def _certified(self) -> "FrozenNet":
+        """The frozen form of the network as it is now: kept while nothing changes, by content, and never handed out."""
+        check_untouched(self)
+        if type(self).forward is not CertifiedNet.forward:
+            raise UnsupportedLayerError("Expected the forward of CertifiedNet, but got another: it would be left out.")
+        check_layers(self.network, self._steps)
+        content = Content.of(self.network, self.input_shape)
+        source, kept = self._kept[0] if self._kept else (None, None)
+        # What a parametrisation computes may depend on more than its content: it is evaluated each time.
+        parametrised = any(is_parametrized(layer) for layer in self.network.modules())
+        if source is None or kept is None or parametrised or not source.equals(content):
+            network, self._steps = freeze(self.network, self.input_shape)
+            self.classes = self._count(network)
+            self._kept[:] = [(content.kept(), FrozenNet(self, network, kept))]
+        elif not kept.has_settings_of(self):
+            self._kept[:] = [(source, FrozenNet(self, kept.network, kept))]
+        return self._kept[0][1]
+
     @property
     def _head(self) -> Step:
-        head = self.steps[-1]
+        head = self._steps[-1]
         assert isinstance(head, Step)
         return head
 
@@ -171,13 +193,15 @@ class CertifiedNet(nn.Module):
 class FrozenNet(CertifiedNet):
     """A network that does not change any more: plain float64 layers, proved once. Made by `CertifiedNet.frozen`."""
 
-    def __init__(self, net: CertifiedNet, network: nn.Module) -> None:
+    def __init__(self, net: CertifiedNet, network: nn.Module, before: "FrozenNet | None" = None) -> None:
         nn.Module.__init__(self)
-        self.network, self.steps = network, net.steps
+        self.network, self._steps = network, net._steps
         self.input_shape, self.classes = net.input_shape, net.classes
         self.guarantee, self.epsilon, self.class_names = net.guarantee, net.epsilon, net.class_names
         self.eval()
-        self._proved: tuple[Content, tuple[int, ...], str, Proof] | None = None
+        # What was proved of another is looked at before it is used, like what was proved here.
+        self._proved: tuple[Content, Proof] | None = before._proved if before else None
+        self._wish: str = before._wish if before else "auto"
 
     def forward(self, x: Tensor) -> Tensor:
         """Plain logits in float64."""
@@ -187,12 +211,9 @@ class FrozenNet(CertifiedNet):
         """Itself."""
         return self
 
-    def is_frozen_from(self, net: CertifiedNet, network: nn.Module) -> bool:
-        """Whether this is the frozen form of a net, given what its network is now when frozen."""
-        settings = ("input_shape", "classes", "steps", "guarantee", "epsilon", "class_names")
-        return all(getattr(self, name) == getattr(net, name) for name in settings) and Content.of(network).equals(
-            Content.of(self.network)
-        )
+    def has_settings_of(self, net: CertifiedNet) -> bool:
+        """Whether guarantee, epsilon and names are those of a net."""
+        return all(getattr(self, name) == getattr(net, name) for name in ("guarantee", "epsilon", "class_names"))
 
     def train(self, mode: bool = True) -> "FrozenNet":
         """Stays in evaluation mode."""
@@ -200,20 +221,17 @@ class FrozenNet(CertifiedNet):
 
     def proof(self, convolutions: str | None = None) -> Proof:
         """What is proved of the weights as they are now; proved again if they, or the wish, have changed."""
-        content, shape, before, proof = self._proved or (None, None, "auto", None)
-        wish = before if convolutions is None else convolutions
-        same = content is not None and content.equals(Content.of(self.network)) and shape == self.input_shape
-        if same:  # but hooks, and methods of classes, may have come since
-            for name, layer in self.network.named_modules():
-                check_untouched(layer, name)
-            for step in leaves(self.steps):
-                rule_of(self.network.get_submodule(step.name), step.name)
-        if proof is None or not same or wish != before:
-            with torch.inference_mode(False), strict_arithmetic():
-                self.network, self.steps = freeze(self.network, self.input_shape)  # whatever it has become
-                self.classes = self._count(self.network)
-                proof = prove(self.network, self.steps, wish)
-                self._proved = (Content.of(self.network).kept(), self.input_shape, wish, proof)
+        wish = self._wish if convolutions is None else convolutions
+        content, proof = self._proved or (None, None)
+        same = content is not None and content.equals(Content.of(self.network, self.input_shape))
+        if same and proof is not None and wish == self._wish:
+            check_layers(self.network, self._steps)  # hooks, and methods of classes, may have come since
+            return proof
+        with torch.inference_mode(False), strict_arithmetic():
+            self.network, self._steps = freeze(self.network, self.input_shape)  # whatever it has become
+            self.classes = self._count(self.network)
+            proof = prove(self.network, self._steps, wish)
+            self._proved, self._wish = (Content.of(self.network, self.input_shape).kept(), proof), wish
         return proof
 
     def bounds(self, *, convolutions: str | None = None) -> Bounds:
@@ -262,6 +280,10 @@ class FrozenNet(CertifiedNet):
             raise expected(
                 f"`x` to be floating-point inputs of shape (batch, {', '.join(map(str, self.input_shape))})",
                 f"shape {tuple(inputs.shape)}, {inputs.dtype}",
-                "For one point, give x[None]." if inputs.shape == self.input_shape else "",
+                "For one point, give x[None]."
+                if inputs.shape == self.input_shape
+                else "Pixels as bytes are x.float() / 255; epsilon is in the same units."
+                if not inputs.is_floating_point()
+                else "",
             )
         return inputs

@@ -1,6 +1,7 @@
 """What is proved of a frozen network: Lipschitz bounds of its layers, and the rounding of its float64 program."""
 
 import math
+import sys
 import time
 import warnings
 from dataclasses import dataclass
@@ -83,16 +84,22 @@ class Proof:
         tied = spread == 0  # equal logits may be meant, unless it was rounding that made them equal
         if bool(((spread > allowed) | (tied & (allowed < 1e-3))).any()):
             return
-        largest = sorted(self.bounds.layers, key=lambda layer: -layer.bound)[:3]
-        layers = ", ".join(f"{layer.name} ({layer.type}) {layer.bound:.3g}" for layer in largest)
         warnings.warn(
             f"The rounding of the forward pass, up to {float(allowed.amin()):.2g}, is larger than every difference of "
-            f"logits, at most {float(spread.amax()):.2g}: nothing can be certified. The layers' Lipschitz bounds "
-            f"multiply to {float(self.bounds.head.scale):.2g}; the largest are {layers}. "
-            "Train the network with its Lipschitz constant in the loss, or scale these layers down.",
+            f"logits, at most {float(spread.amax()):.2g}: nothing can be certified. The features' Lipschitz bound is "
+            f"{float(self.bounds.head.scale):.2g} (net.bounds().layers has every layer's). Train the network with its "
+            "Lipschitz constant in the loss, or give it smaller weights and biases.",
             RoundingWarning,
-            stacklevel=5,
+            stacklevel=_callers_level(),
         )
+
+
+def _callers_level() -> int:
+    """How far up the stack the caller of safeset is, for a warning of the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("safeset", "torch", "contextlib"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def prove(network: nn.Module, steps: Steps, convolutions: str = "auto") -> Proof:

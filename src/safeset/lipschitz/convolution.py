@@ -125,7 +125,7 @@ def torus_bound(convolution: Convolution) -> Up:
 
     On a torus of N'₁ × N'₂ cells of s₁ × s₂ pixels, frequency φ has the matrix B(φ), out × in·s₁s₂:
     B(φ)[o, (i, r)] = Σ over taps with d·t = s·m + r of w[o, i, t]·exp(2πi Σ φ·m/N'). As computed, from phases of
-    correctly rounded parts, it errs by at most √2·γ_{T+1}·‖Σ|w|‖₂ for T taps (docs/mathematics.md).
+    correctly rounded parts, it errs by at most √2·γ_{T+1}·‖Σ|w|‖₂ for T taps (docs/proofs.md).
     """
     convolution, exponent = convolution.unit_scaled()
     if not bool((convolution.kernel != 0).any()):

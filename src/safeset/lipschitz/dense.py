@@ -17,7 +17,7 @@ def spectral_bound(matrices: Tensor) -> Up:
     """An upper bound of the largest spectral norm among real matrices, (…, p, q) → a number.
 
     σ² ≤ c(1 + 2u) + ‖Â − LLᵀ‖ + γ_M·min(‖W‖_F², ‖W‖₁‖W‖_∞), with Â = fl(cI − fl(WWᵀ)), c just above its largest
-    eigenvalue, and L any matrix: here a Cholesky factor (docs/mathematics.md). W is scaled by a power of two.
+    eigenvalue, and L any matrix: here a Cholesky factor (docs/proofs.md). W is scaled by a power of two.
 
     Raises:
         ArgumentError: for numbers that are not finite.

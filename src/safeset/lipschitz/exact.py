@@ -19,7 +19,7 @@ LANCZOS_STEPS = 500
 
 
 def exact_bound(convolution: Convolution) -> Up:
-    """An upper bound of the spectral norm: σ² ≤ c(1 + 2u) + ‖Â − LLᵀ‖ + γ_M·‖A‖₁‖A‖_∞ (docs/mathematics.md)."""
+    """An upper bound of the spectral norm: σ² ≤ c(1 + 2u) + ‖Â − LLᵀ‖ + γ_M·‖A‖₁‖A‖_∞ (docs/proofs.md)."""
     convolution, exponent = convolution.unit_scaled()
     if not bool((convolution.kernel != 0).any()):
         return Up(0.0)
@@ -28,7 +28,7 @@ def exact_bound(convolution: Convolution) -> Up:
     failed, excess = 0.0, 1e-11
     while (proved := shifted_bound(gram, top * (1 + excess))) is None:
         failed, excess = excess, 10 * excess
-    while excess - failed > 1e-8:  # the Lanczos method has not converged: look between
+    while excess - failed > 1e-9:  # the Lanczos method has not converged: look between
         middle = (failed * excess) ** 0.5
         if (closer := shifted_bound(gram, top * (1 + middle))) is None:
             failed = middle
@@ -149,9 +149,8 @@ def shifted_bound(gram: BlockGram, c: float) -> Up | None:
     """An upper bound of the largest eigenvalue of a block Gram matrix just above c; None if c is too small."""
     n, side, band = gram.blocks, gram.side, gram.band
     columns: dict[int, dict[int, Tensor]] = {}  # the last block columns of L: column → row → block
-    shape = gram.convolution.kernel.new_zeros(n, side)
     # Absolute row sums of the residual and of Â, row and column sums of L.
-    residuals, entries, across, down = shape, shape.clone(), shape.clone(), shape.clone()
+    residuals, entries, across, down = gram.convolution.kernel.new_zeros(4, n, side).unbind()
     for j in range(n):
         column: dict[int, Tensor] = {}
         for i in range(j, min(j + band, n - 1) + 1):

@@ -1,6 +1,7 @@
 """The rules of the layers that safeset knows: torch's own, and those of `safeset.layers`."""
 
 import math
+import warnings
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from safeset import layers
-from safeset.errors import UnsupportedLayerError, expected
+from safeset.errors import TrainingWarning, UnsupportedLayerError
 from safeset.lipschitz.convolution import Axis, Convolution, convolve, convolve_transposed, torus_bound
 from safeset.lipschitz.dense import norm_product, spectral_bound
 from safeset.lipschitz.estimate import power_method
@@ -168,9 +169,9 @@ class ChannelAffineRule(LayerRule):
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """The same as one product and one sum."""
         scale, shift = self.scale_and_shift(layer)
-        if len(scale) != shape[0] and (len(scale) != 1 or type(layer) is not layers.Normalize):
+        if len(scale) != shape[0]:
             raise UnsupportedLayerError(f"Expected {len(scale)} channels, but got {shape[0]}.")
-        return layers.ChannelAffine(scale.expand(shape[0]), shift.expand(shape[0]))
+        return layers.ChannelAffine(scale, shift)
 
     def scale_and_shift(self, layer: Any) -> tuple[Tensor, Tensor]:
         """(channels,) each."""
@@ -188,7 +189,13 @@ class ChannelAffineRule(LayerRule):
 
 
 class NormalizeRule(ChannelAffineRule):
-    """(x − mean) / std."""
+    """(x − mean) / std; one number may be for all channels."""
+
+    def freeze(self, layer: layers.Normalize, shape: Shape) -> nn.Module:
+        """The same as one product and one sum."""
+        if len(layer.mean) == 1:
+            layer.mean, layer.std = layer.mean.repeat(shape[0]), layer.std.repeat(shape[0])
+        return super().freeze(layer, shape)
 
     def scale_and_shift(self, layer: layers.Normalize) -> tuple[Tensor, Tensor]:
         """1 / std and −mean / std."""
@@ -197,6 +204,17 @@ class NormalizeRule(ChannelAffineRule):
 
 class BatchNormRule(ChannelAffineRule):
     """Batch norm in evaluation: (x − mean) / √(var + eps)·weight + bias, with the running mean and variance."""
+
+    def estimate(self, layer: Any, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
+        """The largest |scale|, with the running variance."""
+        if layer.training:
+            warnings.warn(
+                "Batch norm is certified with its running statistics, but the network is trained with those of the "
+                "batch: the loss is about another network. Call net.eval() before the loop.",
+                TrainingWarning,
+                stacklevel=2,
+            )
+        return super().estimate(layer, shape, vector, steps)
 
     def scale_and_shift(self, layer: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
         """Scale = weight / √(var + eps), shift = bias − mean·scale."""
@@ -221,8 +239,7 @@ class AvgPool2dRule(LayerRule):
                 f"but got ceil_mode={layer.ceil_mode}, divisor_override={layer.divisor_override}, "
                 f"count_include_pad={layer.count_include_pad}."
             )
-        plain: nn.Module = layer
-        return plain
+        return layer  # type: ignore[no-any-return]
 
     def estimate(self, layer: nn.AvgPool2d, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """The bound itself."""
@@ -303,8 +320,7 @@ def _norm(bias: Tensor | None) -> Up:
 
 
 def _given(vector: Tensor | None, weight: Tensor) -> Tensor:
-    if vector is None:
-        raise expected("a vector for the power method", "none", "Start with those of net.start_vectors().")
+    assert vector is not None  # `estimation` has looked
     return vector.to(weight)
 
 
@@ -336,8 +352,10 @@ def _identity(layer: nn.Module, shape: Shape) -> nn.Module:
     return nn.Identity()
 
 
-_RELABELLING = (nn.Identity, nn.Flatten, nn.PixelUnshuffle, nn.PixelShuffle, nn.ChannelShuffle)
-_EXACT: tuple[type[nn.Module], ...] = (nn.ReLU, layers.MinMax, layers.Abs, layers.InvertibleDownsampling, *_RELABELLING)
+_EXACT: tuple[type[nn.Module], ...] = (
+    *(nn.ReLU, layers.MinMax, layers.Abs),
+    *(nn.Identity, nn.Flatten, layers.InvertibleDownsampling, nn.PixelUnshuffle, nn.PixelShuffle, nn.ChannelShuffle),
+)
 _DROPPED: tuple[type[nn.Module], ...] = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 for _kind in _EXACT:
     register_layer(_kind, ExactRule())

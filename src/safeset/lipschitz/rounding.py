@@ -1,7 +1,7 @@
 """How far the float64 program is from the network it computes, at most: one affine function of ‖x‖ for each layer.
 
 E bounds ‖computed − exact‖ at the output of a layer, r bounds ‖exact‖, both as offset + slope·‖x‖; peak bounds every
-partial sum on the way, so that nothing overflows. All are rounded up; the inequalities are in docs/mathematics.md.
+partial sum on the way, so that nothing overflows. All are rounded up; the inequalities are in docs/proofs.md.
 """
 
 from dataclasses import dataclass

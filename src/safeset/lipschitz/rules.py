@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from safeset.errors import UnsupportedLayerError
+from safeset.errors import UnsupportedLayerError, expected
 from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.upward import Up
 
@@ -66,6 +66,8 @@ def register_layer(kind: type[nn.Module], rule: LayerRule) -> None:
     ...         return -x
     >>> register_layer(Negation, ExactRule())  # computed without rounding, 1-Lipschitz, maps 0 to 0
     """
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module) or not isinstance(rule, LayerRule):
+        raise expected("a type of layer and a LayerRule, such as ExactRule()", f"{kind!r} and {rule!r}")
     _RULES[kind] = (rule, methods(kind))
 
 
@@ -78,10 +80,10 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
     kind = _plain_type(layer)
     if kind not in _RULES:
         raise UnsupportedLayerError(
-            f"Expected layers whose Lipschitz constant safeset can prove, but got {_called(layer, name)}. Supported "
-            f"are {', '.join(sorted(known.__name__ for known in _RULES))}, nn.Sequential and Residual of these, each "
-            f"by its exact type. To add your own: safeset.register_layer({kind.__name__}, rule), where rule is a "
-            "safeset.LayerRule with its estimate, bound and rounding."
+            f"Expected layers whose Lipschitz constant safeset can prove, but got {_called(layer, name)}. "
+            f"{_remedy(layer)}To add a layer of your own: safeset.register_layer({kind.__name__}, rule), where rule is "
+            "a safeset.LayerRule with its estimate, bound and rounding. Supported, by their exact types, are "
+            f"nn.Sequential, Residual, {', '.join(sorted(known.__name__ for known in _RULES))}."
         )
     check_untouched(layer, name)
     rule, known_methods = _RULES[kind]
@@ -98,9 +100,13 @@ def check_untouched(layer: nn.Module, name: str = "") -> None:
     hooks = [layer._forward_hooks, layer._forward_pre_hooks]
     hooks += [module._global_forward_hooks, module._global_forward_pre_hooks]
     if any(hooks):
-        remedy = "Remove them (torch.nn.utils.prune.remove); torch.nn.utils.parametrizations work without hooks."
+        remedy = (
+            "Remove them (remove_weight_norm, remove_spectral_norm, prune.remove of torch.nn.utils); what "
+            "torch.nn.utils.parametrizations does needs none."
+        )
         raise UnsupportedLayerError(f"Expected no forward hooks, but got some on {_called(layer, name)}. {remedy}")
-    own = set(vars(layer)) - {"_compiled_call_impl"}  # compiled or not, a layer computes the same
+    # An attribute of the layer that hides a method of its class changes what it does. (Compiling it does not.)
+    own = set(vars(layer)) - {"_compiled_call_impl"}
     if "__deepcopy__" in own or any(callable(getattr(type(layer), attribute, None)) for attribute in own):
         raise UnsupportedLayerError(f"Expected the forward of its class, but got another in {_called(layer, name)}.")
     for tensor in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
@@ -127,6 +133,23 @@ def _plain_type(layer: nn.Module) -> type[nn.Module]:
     injected = {"__getstate__", "__deepcopy__", *layer.parametrizations}  # type: ignore[misc]
     plain = kind.__name__ == f"Parametrized{base.__name__}" and len(kind.__bases__) == 1 and behaviour <= injected
     return base if plain else kind
+
+
+def _remedy(layer: nn.Module) -> str:
+    """What to do about a layer that is not known."""
+    inner = next((attribute for attribute in ("_orig_mod", "module") if attribute in layer._modules), None)
+    if inner:
+        return f"Give the network inside, its .{inner}. "
+    if "softmax" in type(layer).__name__.lower():
+        return "Leave it out: the network must give plain logits. "
+    if next(layer.children(), None) is not None:
+        return (
+            "It has a forward of its own, and safeset cannot see in which order that calls its layers: write it as "
+            "nn.Sequential, for instance nn.Sequential(m.features, nn.Flatten(), m.classifier), and x + f(x) as "
+            "safeset.layers.Residual(f). "
+        )
+    known = next((base.__name__ for base in type(layer).__mro__ if base in _RULES), None)
+    return f"As a subclass of {known} it could compute anything: use {known} itself. " if known else ""
 
 
 def _called(layer: nn.Module, name: str) -> str:

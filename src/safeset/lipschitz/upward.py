@@ -14,7 +14,7 @@ SUBNORMAL = 2.0**-1074  # the smallest number above 0; a product that underflows
 class Up(float):
     """A number ≥ 0 of float64 whose sums, products and roots are rounded up; what is unknown or too large is ∞.
 
-    Formulas can be written as they stand in docs/mathematics.md, with an `Up` in each operation.
+    Formulas can be written as they stand in docs/proofs.md, with an `Up` in each operation.
 
     >>> Up(1) + 2**-80 > 1, Up(2) * 3, Up(4).root()
     (True, Up(6.0), Up(2.0))
