@@ -177,6 +177,16 @@ def test_taps_that_only_see_the_padding_do_not_count():
         exact_bound(Convolution(kernel, axis, axis))
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0), (0, 2)])
+@pytest.mark.parametrize("n", [3, 5, 6])
+def test_padding_on_one_side_needs_its_torus(before, after, n):
+    kernel = torch.tensor([[[[1.0]], [[-1.0]]]], dtype=torch.float64).view(1, 1, 2, 1)
+    convolution = Convolution(kernel, Axis(n, 2, 1, 1, before, after), Axis(1, 1, 1, 1, 0, 0))
+    matrix = convolution_matrix(kernel.numpy(), (n, 1), (1, 1), (1, 1), (before, 0), (after, 0))
+    assert at_least_norm(matrix, torus_bound(convolution))
+    assert within(matrix, exact_bound(convolution), 1e-9)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_torus_is_within_one_percent_at_32_pixels(stride):
     generator = torch.Generator().manual_seed(0)

@@ -82,6 +82,7 @@ CASES = {
     "dropout": (lambda: nn.Dropout(0.5), (5,), 1.0),
     "dropout of channels": (lambda: nn.Dropout2d(0.5), IMAGE, 1.0),
     "residual": (lambda: Residual(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))), (4,), None),
+    "residual without rounding of its own": (lambda: Residual(MinMax()), (4,), 2.0),
     "residual of twice": (lambda: Residual(ChannelAffine(torch.full((4,), 2.0), torch.zeros(4))), IMAGE, 3.0),
     "nested": (lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.ReLU()), nn.Identity()), (4,), None),
 }
@@ -184,6 +185,28 @@ def test_the_rounding_is_accounted_for(case, size, bias):
         allowed = Fraction(after.error.offset) + Fraction(after.error.slope) * norm
         assert squared_norm(rational(image) - exact) <= allowed**2
         assert squared_norm(exact) <= (Fraction(after.size.offset) + Fraction(after.size.slope) * norm) ** 2
+
+
+def test_the_norm_of_magnitudes_is_bounded(case, monkeypatch):
+    """α ≥ ‖ |A| ‖ and the bias's norm over all outputs, as they enter the rounding of affine layers."""
+    layer, shape, _ = case
+    if not isinstance(layer, nn.Linear | nn.Conv2d | nn.AvgPool2d | nn.BatchNorm2d | ChannelAffine | Normalize):
+        return
+    with torch.no_grad():
+        if isinstance(layer, nn.Conv2d) and layer.groups > 1:
+            layer.weight[-1] *= 50  # the last group counts too
+    _, frozen, _ = proved(layer, shape)
+    seen = []
+    monkeypatch.setattr(Rounding, "affine", lambda self, **facts: seen.append(facts) or self)
+    rounding_of(frozen, shape, Rounding.start())
+    (facts,) = seen
+    matrix = jacobian(frozen, torch.zeros(shape, dtype=torch.float64))
+    at_zero = frozen(torch.zeros(1, *shape, dtype=torch.float64))
+    assert facts["alpha"] >= torch.linalg.matrix_norm(matrix.abs(), 2).item() * (1 - 1e-13)
+    assert facts["sigma"] >= torch.linalg.matrix_norm(matrix, 2).item() * (1 - 1e-13)
+    assert facts["bias"] >= at_zero.norm().item() * (1 - 1e-13)
+    assert facts["outputs"] == at_zero.numel()
+    assert facts["fan_in"] >= (matrix != 0).sum(dim=1).max().item()
 
 
 def rounding_of(layer, shape, before):

@@ -130,6 +130,48 @@ MUTANTS = {
         ("lipschitz/dense.py", "top * (1 + excess)", "top * (1 - 1e-9)"),
         ("lipschitz/dense.py", "if bool((info != 0).any()) or not bool(factor.isfinite().all()):", "if False:"),
     ],
+    "padding of one side taken for both": [
+        "test_bounds",
+        (
+            "lipschitz/convolution.py",
+            "min(max(self.before, self.after), self.extent - 1)",
+            "min(self.before, self.extent - 1)",
+        ),
+    ],
+    "overflow inside the network forgotten": [
+        "test_net",
+        (
+            "lipschitz/rounding.py",
+            "self.size * sigma + bias, self.peak.envelope(reach)",
+            "self.size * sigma + bias, self.peak",
+        ),
+    ],
+    "overflow in the head forgotten": ["test_net", ("proof.py", "before.peak.envelope(most)", "before.peak")],
+    "the sum of a residual does not round": [
+        "test_layers",
+        ("lipschitz/rounding.py", "summed = error * (1 + gamma(1)) + size * gamma(1)", "summed = error"),
+    ],
+    "rounding counted at x alone": [
+        "test_net",
+        ("proof.py", "ClassError(2 * once, self.slopes)", "ClassError(once, self.slopes)"),
+    ],
+    "rounding that does not grow with ε": [
+        "test_net",
+        ("proof.py", "ClassError(2 * once, self.slopes)", "ClassError(2 * once, self.slopes * 0)"),
+    ],
+    "magnitudes bounded by the norm": [
+        "test_layers",
+        ("lipschitz/known.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=bound"),
+    ],
+    "magnitudes of the first group alone": [
+        "test_layers",
+        ("lipschitz/known.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=kernel_norm(kernels[0])"),
+    ],
+    "proofs while subnormals are flushed": ["test_net", ("proof.py", 'check_subnormals(torch.device("cpu"))', "pass")],
+    "a corrected rule ignored": [
+        "test_net",
+        ("lipschitz/rules.py", "return _RULES[kind][2] if kind in _RULES else 0", "return 0"),
+    ],
     "groups taken for one": [
         "test_layers",
         ("lipschitz/known.py", "Up(max(map(method, parts)))", "Up(min(map(method, parts)))"),

@@ -16,6 +16,7 @@ from safeset import (
     Affinity,
     ArgumentError,
     CertifiedNet,
+    ExactRule,
     HeadConstants,
     RelaxedTopK,
     RoundingWarning,
@@ -25,9 +26,10 @@ from safeset import (
     certify_logits,
     create_model,
     list_models,
+    register_layer,
 )
 from safeset.layers import InvertibleDownsampling, MinMax, Normalize, Residual
-from safeset.lipschitz.upward import row_norms
+from safeset.lipschitz.upward import Up, row_norms
 
 
 def image_network():
@@ -177,7 +179,7 @@ def padded(net):
 def test_changed_weights_are_noticed_by_content(net, change):
     x = inputs()
     before = net.certify(x)
-    assert net.bounds() is net.bounds()  # proved once
+    assert net.bounds().layers is net.bounds().layers  # proved once
     versions = [p._version for p in net.parameters()]
     change(net)
     if change in (doubled, through_numpy, negated):
@@ -263,8 +265,8 @@ def test_the_wish_for_a_method_is_kept(net):
 def test_other_settings_need_no_other_proof(net):
     proved = net.bounds()
     net.epsilon, net.guarantee = 0.02, RelaxedTopK(3)
-    assert net.bounds() is proved
-    assert net.frozen().bounds() is proved
+    assert net.bounds().layers is proved.layers
+    assert net.frozen().bounds().layers is proved.layers
     assert (net.certify(inputs()).epsilon, net.certify(inputs()).guarantee) == (0.02, RelaxedTopK(3))
 
 
@@ -339,6 +341,104 @@ def test_other_forwards_of_the_net_itself_are_refused(net):
     net.register_forward_hook(lambda module, inputs, output: 2 * output)
     with pytest.raises(UnsupportedLayerError, match="forward hooks"):
         net.certify(inputs())
+
+
+def test_hooks_and_forwards_of_the_frozen_net_itself_are_refused(net):
+    for spoil in (
+        lambda frozen: frozen.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 100,)),
+        lambda frozen: setattr(frozen, "forward", lambda x: -x),
+    ):
+        frozen = net.frozen()
+        frozen.certify(inputs())
+        spoil(frozen)
+        with pytest.raises(UnsupportedLayerError, match="forward"):
+            frozen.certify(inputs())
+
+    class Called(CertifiedNet):
+        def __call__(self, x):
+            return -super().__call__(x)
+
+    with pytest.raises(UnsupportedLayerError, match="forward of CertifiedNet"):
+        Called(image_network(), input_shape=(2, 4, 4), guarantee="rt2", epsilon=0.01).certify(inputs())
+
+
+@pytest.mark.parametrize("owner", [nn.Sequential, Residual])
+def test_patched_containers_are_noticed_after_a_proof(net, owner, monkeypatch):
+    net.certify(inputs())
+    frozen = net.frozen()
+    plain = owner.forward
+    monkeypatch.setattr(owner, "forward", lambda self, x: 2 * plain(self, x))
+    for one in (net, frozen):
+        with pytest.raises(UnsupportedLayerError, match="torch's own forward"):
+            one.certify(inputs())
+
+
+def test_a_corrected_rule_makes_another_proof():
+    class Triple(nn.Module):
+        def forward(self, x):
+            return 3 * x
+
+    register_layer(Triple, ExactRule())  # a mistake
+    head = nn.Linear(2, 2)
+    head.weight.data, head.bias.data = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.tensor([1.0, -1.0])
+    net = CertifiedNet(nn.Sequential(Triple(), head), input_shape=(2,), guarantee="standard", epsilon=0.1)
+    frozen = net.frozen()
+    assert frozen.certify(torch.zeros(1, 2)).radius.item() > 0.9
+    register_layer(Triple, ExactRule(lambda layer, shape: Up(3.0)))
+    for one in (net, frozen):
+        assert one.certify(torch.zeros(1, 2)).radius.item() <= 1 / 3
+
+
+def test_nothing_is_proved_while_subnormals_are_flushed():
+    first, second = nn.Linear(2, 2, bias=False).double(), nn.Linear(2, 2, bias=False).double()
+    first.weight.data, second.weight.data = torch.eye(2).double() * 2.0**-540, torch.eye(2).double() * 2.0**-490
+    net = CertifiedNet(
+        nn.Sequential(first, second, nn.Linear(2, 2)), input_shape=(2,), guarantee="standard", epsilon=0.1
+    )
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormals")
+    try:
+        with pytest.raises(ArgumentError, match="subnormal"):
+            net.bounds()
+    finally:
+        torch.set_flush_denormal(False)
+    assert net.bounds().head.scale >= 2.0**-1030
+
+
+def test_what_is_handed_out_is_not_what_is_proved_with(net):
+    x = inputs()
+    before = net.certify(x).windows
+    bounds = net.bounds()
+    bounds.head.rows.mul_(0.1)
+    bounds.pairs.mul_(0.1)
+    assert torch.equal(net.certify(x).windows, before)
+    assert not torch.equal(net.bounds().pairs, bounds.pairs)
+
+
+def test_cudnn_is_off_while_bounds_are_proved(net):
+    class Watched(nn.Module):
+        def forward(self, x):
+            return x
+
+    seen = []
+    register_layer(Watched, ExactRule(lambda layer, shape: seen.append(torch.backends.cudnn.enabled) or Up(1.0)))
+    net.network.insert(0, Watched())
+    net.bounds()
+    assert seen
+    assert not any(seen)
+    assert torch.backends.cudnn.enabled
+
+
+def test_the_allowance_is_that_of_both_points(net):
+    """e_ji(‖x‖) at x, e_ji(‖x‖ + ε) at x': twice the offset, and one slope."""
+    proof = net.frozen().proof()
+    error, room = proof.allowance(torch.tensor([0.0, 3.0], dtype=torch.float64))
+    once = proof.offsets + torch.tensor([[0.0], [3.0]], dtype=torch.float64) * proof.slopes
+    torch.testing.assert_close(error.offset, 2 * once, rtol=1e-12, atol=0)
+    assert (error.offset >= 2 * once).all()
+    assert torch.equal(error.slope, proof.slopes)
+    assert (proof.slopes > 0).all()
+    assert (room > 1e290).all()
 
 
 def test_copies_and_files_certify_the_same(net):
@@ -516,6 +616,29 @@ def test_radii_end_where_the_program_would_overflow():
     net = CertifiedNet(network, input_shape=(2,), guarantee="standard", epsilon=1.0)
     radius = net.certify(torch.zeros(1, 2)).radius.item()
     assert 1e250 < radius <= 2.0**1000  # … but 0·∞ is NaN
+
+
+def test_radii_end_where_an_inner_layer_would_overflow():
+    """Up by 2⁹⁵⁰, down again by 2⁹⁰⁰: the logits are small, what lies between is not."""
+    scales = [2.0**500, 2.0**450, 2.0**-450, 2.0**-450]
+    layers = [nn.Linear(1, 1, bias=False).double() for _ in scales]
+    for layer, scale in zip(layers, scales, strict=True):
+        layer.weight.data.fill_(scale)
+    head = nn.Linear(1, 2).double()
+    head.weight.data.zero_()
+    head.bias.data = torch.tensor([2.0**300, -(2.0**300)], dtype=torch.float64)
+    net = CertifiedNet(nn.Sequential(*layers, head), input_shape=(1,), guarantee="standard", epsilon=1.0)
+    radius = net.certify(torch.zeros(1, 1)).radius.item()
+    assert 2.0**40 < radius <= 2.0**50
+    assert net.frozen()(torch.full((1, 1), 2.0**200, dtype=torch.float64)).isnan().any()
+
+
+def test_radii_end_where_the_head_would_overflow():
+    head = nn.Linear(1, 2).double()
+    head.weight.data.fill_(2.0**900)
+    head.bias.data = torch.tensor([1e300, 0.0], dtype=torch.float64)
+    net = CertifiedNet(head, input_shape=(1,), guarantee="standard", epsilon=1.0)
+    assert net.certify(torch.zeros(1, 1)).radius.item() <= 2.0**100
 
 
 def test_an_untrained_deep_network_says_why_nothing_is_certified():

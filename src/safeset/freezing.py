@@ -3,17 +3,19 @@
 import copy
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils import parametrize
 
 import safeset.lipschitz.known  # noqa: F401  (registers torch's layers)
 from safeset.errors import ArgumentError, UnsupportedLayerError, expected
 from safeset.layers import Residual
-from safeset.lipschitz.rules import Shape, check_untouched, rule_of
+from safeset.lipschitz.rules import Shape, check_untouched, registration, rule_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def freeze(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Steps]:
         UnsupportedLayerError: for layers without a rule, with hooks, or with a ``forward`` that is not their class's.
         ArgumentError: if shapes do not fit, weights are not finite, or the last layer is no linear head.
     """
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), _without_cache():
         frozen, steps, shape = _freeze(network, "", input_shape, [False])
     frozen.eval()
     head = steps[-1] if steps else None
@@ -59,12 +61,22 @@ def freeze(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Steps]:
     return frozen, steps
 
 
+@contextmanager
+def _without_cache() -> Iterator[None]:
+    """Evaluate parametrisations anew: in `parametrize.cached()` torch gives a copy the weights of its original."""
+    before, parametrize._cache_enabled = parametrize._cache_enabled, 0
+    try:
+        yield
+    finally:
+        parametrize._cache_enabled = before
+
+
 def _freeze(layer: nn.Module, name: str, shape: Shape, shared: list[bool]) -> tuple[nn.Module, Steps, Shape]:
     """Frozen layer, its steps, and the shape that leaves it.
 
     ``shared`` says whether the memory that enters is that of a shortcut: then nothing may be computed in place.
     """
-    if type(layer) is nn.Sequential and nn.Sequential.forward is _SEQUENTIAL:
+    if type(layer) is nn.Sequential:
         check_untouched(layer, name)
         frozen, steps = nn.Sequential(), list[Step | Branch]()
         for child_name, child in layer._modules.items():  # named_children would skip a layer that comes twice
@@ -73,7 +85,7 @@ def _freeze(layer: nn.Module, name: str, shape: Shape, shared: list[bool]) -> tu
                 frozen.add_module(child_name, part)
                 steps += more
         return frozen, tuple(steps), shape
-    if type(layer) is Residual and Residual.forward is _RESIDUAL:
+    if type(layer) is Residual:
         check_untouched(layer, name)
         body, inner, out = _freeze(layer.body, _join(name, "body"), shape, [True])
         shared[0] = False
@@ -98,9 +110,6 @@ def _freeze(layer: nn.Module, name: str, shape: Shape, shared: list[bool]) -> tu
     out, same_memory = _probe(plain, name, shape)
     shared[0] = shared[0] and same_memory
     return plain, (Step(name, shape),), out
-
-
-_SEQUENTIAL, _RESIDUAL = nn.Sequential.forward, Residual.forward
 
 
 def _join(name: str, child: str) -> str:
@@ -169,10 +178,10 @@ class Content:
     @staticmethod
     def of(network: nn.Module, input_shape: Shape) -> "Content":
         """That of a network as it is now, for inputs of a shape; the tensors are the network's own."""
-        structure = [
-            (name, type(layer), {key: value for key, value in vars(layer).items() if key not in _TORCH_OWN})
-            for name, layer in network.named_modules(remove_duplicate=False)
-        ]
+        structure = []
+        for name, layer in network.named_modules(remove_duplicate=False):
+            attributes = {key: value for key, value in vars(layer).items() if key not in _TORCH_OWN}
+            structure.append((name, type(layer), registration(type(layer)), attributes))
         tensors = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
         return Content([input_shape, *structure], {name: tensor.detach() for name, tensor in tensors})
 
@@ -185,7 +194,7 @@ class Content:
         pairs = [(tensor, other.tensors.get(name)) for name, tensor in self.tensors.items()]
         try:
             same_structure = self.structure == other.structure
-        except RuntimeError:  # an attribute that cannot be compared, such as a tensor that is no buffer
+        except (RuntimeError, ValueError):  # an attribute that cannot be compared, such as a tensor that is no buffer
             return False
         return (
             same_structure

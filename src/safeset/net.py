@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -162,9 +163,7 @@ class CertifiedNet(nn.Module):
 
     def _certified(self) -> "FrozenNet":
         """The frozen form of the network as it is now: kept while nothing changes, by content, and never handed out."""
-        check_untouched(self)
-        if type(self).forward is not CertifiedNet.forward:
-            raise UnsupportedLayerError("Expected the forward of CertifiedNet, but got another: it would be left out.")
+        self._check_itself(CertifiedNet)
         check_layers(self.network, self._steps)
         content = Content.of(self.network, self.input_shape)
         source, kept = self._kept[0] if self._kept else (None, None)
@@ -177,6 +176,16 @@ class CertifiedNet(nn.Module):
         elif not kept.has_settings_of(self):
             self._kept[:] = [(source, FrozenNet(self, kept.network, kept))]
         return self._kept[0][1]
+
+    def _check_itself(self, kind: "type[CertifiedNet]") -> None:
+        """Refuse hooks on the net, and subclasses that compute something else: it would be left out of the proof."""
+        check_untouched(self)
+        if type(self).forward is not kind.forward or type(self).__call__ is not nn.Module.__call__:
+            raise UnsupportedLayerError(f"Expected the forward of {kind.__name__}, but got another.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without proofs: they are trusted only in the process that made them."""
+        return {**self.__dict__, "_kept": [], "_proved": None}
 
     @property
     def _head(self) -> Step:
@@ -221,6 +230,8 @@ class FrozenNet(CertifiedNet):
 
     def proof(self, convolutions: str | None = None) -> Proof:
         """What is proved of the weights as they are now; proved again if they, or the wish, have changed."""
+        self._check_itself(FrozenNet)
+        self.network.eval()
         wish = self._wish if convolutions is None else convolutions
         content, proof = self._proved or (None, None)
         same = content is not None and content.equals(Content.of(self.network, self.input_shape))
@@ -236,7 +247,10 @@ class FrozenNet(CertifiedNet):
 
     def bounds(self, *, convolutions: str | None = None) -> Bounds:
         """Proved Lipschitz constants: ``.pairs``, ``.head``, ``.layers``."""
-        return self.proof(convolutions).bounds
+        bounds = self.proof(convolutions).bounds
+        return replace(
+            bounds, head=HeadConstants(bounds.head.rows.clone(), bounds.head.scale)
+        )  # the proof keeps its own
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def certify(

@@ -5,7 +5,6 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from safeset.constants import HeadConstants, up
 from safeset.errors import RoundingWarning, expected, nearest
 from safeset.freezing import Branch, Step, Steps
+from safeset.inputs import check_subnormals
 from safeset.lipschitz.rounding import Affine, Rounding
 from safeset.lipschitz.rules import CONVOLUTIONS, rule_of
 from safeset.lipschitz.upward import SUBNORMAL, Up, gamma, row_norms
@@ -44,7 +44,7 @@ class Bounds:
     head: HeadConstants
     layers: tuple[LayerBound, ...]
 
-    @cached_property
+    @property
     def pairs(self) -> Tensor:
         """(classes, classes) float64: upper bounds of the Lipschitz constants of f_j − f_i; 0 on the diagonal."""
         every = torch.arange(self.head.classes, device=self.head.rows.device)
@@ -114,6 +114,7 @@ def prove(network: nn.Module, steps: Steps, convolutions: str = "auto") -> Proof
     if convolutions not in CONVOLUTIONS:
         remedy = nearest(convolutions, CONVOLUTIONS)
         raise expected(f"`convolutions` to be one of {', '.join(CONVOLUTIONS)}", repr(convolutions), remedy)
+    check_subnormals(torch.device("cpu"))
     lines: list[LayerBound] = []
     with torch.no_grad():
         *body, last = steps

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from safeset.errors import expected
-from safeset.lipschitz.dense import norm_product, spectral_bound, unit_scaled
+from safeset.lipschitz.dense import absolute_norm, spectral_bound, unit_scaled
 from safeset.lipschitz.upward import Up, gamma
 
 TORI = 4  # how many sizes of torus are tried
@@ -143,8 +143,7 @@ def _one_torus(convolution: Convolution, cells: Pair, best: Up) -> Up:
     taps = _taps(convolution)
     magnitude = torch.cat([kernel[:, :, th, tw].abs().sum(dim=2) for _, th, tw in taps], dim=1)
     most = max(len(th) for _, th, _ in taps)
-    sums = Up(float(norm_product(magnitude[None]))) * (1 + 2 * gamma(most))
-    error = Up(2.0).root() * gamma(most + 1) * sums.root()
+    error = Up(2.0).root() * gamma(most + 1) * absolute_norm(magnitude) * (1 + gamma(most))
     norm = Up(0.0)
     for blocks in _frequencies(convolution, taps, cells):
         norm = max(norm, spectral_bound(blocks))

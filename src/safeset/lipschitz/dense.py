@@ -38,7 +38,9 @@ def spectral_bound(matrices: Tensor) -> Up:
     while (proved := _shifted_bound(gram, top * (1 + excess))) is None:
         excess *= 4
     squares = Up(float(wide.square().sum(dim=(1, 2)).amax())) * (1 + gamma(side * inner))
-    return (proved + gamma(inner) * Up(min(squares, norm_product(wide)))).root().shifted(exponent)
+    return (
+        (proved + gamma(inner) * Up(min(squares, absolute_norm(wide) * absolute_norm(wide)))).root().shifted(exponent)
+    )
 
 
 def _shifted_bound(gram: Tensor, c: float) -> Up | None:
@@ -55,7 +57,7 @@ def _shifted_bound(gram: Tensor, c: float) -> Up | None:
         return None
     residual = torch.baddbmm(shifted, factor, factor.mT, alpha=-1.0)
     squares = Up(float(factor.square().sum(dim=(1, 2)).amax())) * (1 + gamma(side * side))
-    spread = Up(min(squares, norm_product(factor)))
+    spread = Up(min(squares, absolute_norm(factor) * absolute_norm(factor)))
     return Up(c) * (1 + 2 * 2.0**-53) + row_sum(mirrored(residual)) + gamma(side + 1) * (row_sum(shifted) + spread)
 
 
@@ -80,6 +82,6 @@ def row_sum(matrices: Tensor) -> Up:
     return Up(float(matrices.abs().sum(dim=-1).amax())) * (1 + gamma(matrices.shape[-1]))
 
 
-def norm_product(matrices: Tensor) -> Up:
-    """‖W‖₁‖W‖_∞ from above, the largest of each: at least ‖ |W| ‖₂², and the norm of |W||Wᵀ|."""
-    return row_sum(matrices) * row_sum(matrices.mT)
+def absolute_norm(matrices: Tensor) -> Up:
+    """√(‖W‖₁‖W‖_∞) from above, the largest of each: at least ‖ |W| ‖₂; its square, the norm of |W||Wᵀ|."""
+    return row_sum(matrices).root() * row_sum(matrices.mT).root()

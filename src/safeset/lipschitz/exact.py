@@ -34,7 +34,8 @@ def exact_bound(convolution: Convolution) -> Up:
             failed = middle
         else:
             excess, proved = middle, closer
-    return (proved + gamma(gram.terms) * absolute_bound(convolution.kernel)).root().shifted(exponent)
+    absolute = kernel_norm(convolution.kernel)
+    return (proved + gamma(gram.terms) * absolute * absolute).root().shifted(exponent)
 
 
 def cost(convolution: Convolution) -> float:
@@ -42,10 +43,10 @@ def cost(convolution: Convolution) -> float:
     return BlockGram.cheapest(convolution).cost
 
 
-def absolute_bound(kernel: Tensor) -> Up:
-    """‖A‖₁‖A‖_∞ from above, for a convolution with this kernel (out, in, height, width) and any stride and padding."""
+def kernel_norm(kernel: Tensor) -> Up:
+    """√(‖A‖₁‖A‖_∞) from above for convolutions with this kernel (out, in, height, width), any stride and padding."""
     sums = [Up(float(kernel.abs().sum(dim=dims).amax())) for dims in ((0, 2, 3), (1, 2, 3))]
-    return sums[0] * sums[1] * (1 + 3 * gamma(kernel.numel()))
+    return sums[0].root() * sums[1].root() * (1 + gamma(kernel.numel()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from safeset import layers
 from safeset.errors import TrainingWarning, UnsupportedLayerError
 from safeset.lipschitz.convolution import Axis, Convolution, convolve, convolve_transposed, torus_bound
-from safeset.lipschitz.dense import norm_product, spectral_bound
+from safeset.lipschitz.dense import absolute_norm, spectral_bound
 from safeset.lipschitz.estimate import power_method
-from safeset.lipschitz.exact import absolute_bound, cost, exact_bound
+from safeset.lipschitz.exact import cost, exact_bound, kernel_norm
 from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.rules import Bound, Estimate, ExactRule, LayerRule, Shape, register_layer
 from safeset.lipschitz.upward import Up, row_norms
@@ -89,7 +88,7 @@ class LinearRule(LayerRule):
         places = math.prod(shape[:-1])
         return before.affine(
             sigma=bound,
-            alpha=norm_product(layer.weight).root(),
+            alpha=absolute_norm(layer.weight),
             fan_in=layer.in_features,
             bias=_norm(layer.bias) * Up(places).root(),
             outputs=places * layer.out_features,
@@ -152,7 +151,7 @@ class Conv2dRule(LayerRule):
         pixels = rows.outputs * columns.outputs
         return before.affine(
             sigma=bound,
-            alpha=Up(max(map(absolute_bound, kernels))).root(),
+            alpha=Up(max(map(kernel_norm, kernels))),
             fan_in=kernels[0][0].numel(),
             bias=_norm(layer.bias) * Up(pixels).root(),
             outputs=pixels * layer.out_channels,
@@ -221,9 +220,9 @@ class BatchNormRule(ChannelAffineRule):
         if layer.running_var is None or layer.running_mean is None:
             raise UnsupportedLayerError("Expected batch norm with running statistics, but got none.")
         scale = (layer.running_var + layer.eps).rsqrt()
-        scale = scale if layer.weight is None else _evaluated(layer, "weight") * scale
+        scale = scale if layer.weight is None else layer.weight * scale
         shift = -layer.running_mean * scale
-        return scale, shift if layer.bias is None else shift + _evaluated(layer, "bias")
+        return scale, shift if layer.bias is None else shift + layer.bias
 
 
 class AvgPool2dRule(LayerRule):
@@ -331,7 +330,7 @@ def _meta() -> dict[str, Any]:
 def _plain(empty: nn.Module, layer: nn.Linear | nn.Conv2d) -> nn.Module:
     """The empty layer with the weights of another, parametrisations evaluated."""
     for name, tensor in list(empty.named_parameters()):
-        value = _evaluated(layer, name)
+        value = getattr(layer, name)
         if value.shape != tensor.shape or type(value) not in (Tensor, nn.Parameter):
             raise UnsupportedLayerError(
                 f"Expected a plain {name} of shape {tuple(tensor.shape)}, as the layer's attributes say, but got "
@@ -339,13 +338,6 @@ def _plain(empty: nn.Module, layer: nn.Linear | nn.Conv2d) -> nn.Module:
             )
         setattr(empty, name, nn.Parameter(value.detach().double().clone(), requires_grad=False))
     return empty
-
-
-def _evaluated(layer: nn.Module, name: str) -> Tensor:
-    """A weight, computed anew if it is parametrised: torch's cache may hold that of another copy."""
-    if is_parametrized(layer, name):
-        return layer.parametrizations[name]()  # type: ignore[no-any-return, index, operator]
-    return getattr(layer, name)  # type: ignore[no-any-return]
 
 
 def _identity(layer: nn.Module, shape: Shape) -> nn.Module:

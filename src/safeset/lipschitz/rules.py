@@ -5,6 +5,7 @@ is proved to be, and how the rounding of its float64 program adds up. Dispatch i
 anything, so it has no rule until it is given one.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from safeset.errors import UnsupportedLayerError, expected
+from safeset.layers import Residual
 from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.upward import Up
 
@@ -55,7 +57,8 @@ class LayerRule(ABC):
         """What the frozen layer's float64 program adds to the rounding."""
 
 
-_RULES: dict[type[nn.Module], tuple[LayerRule, dict[str, Any]]] = {}
+_RULES: dict[type[nn.Module], tuple[LayerRule, dict[str, Any], int]] = {}
+_registrations = itertools.count(1)
 
 
 def register_layer(kind: type[nn.Module], rule: LayerRule) -> None:
@@ -68,7 +71,12 @@ def register_layer(kind: type[nn.Module], rule: LayerRule) -> None:
     """
     if not isinstance(kind, type) or not issubclass(kind, nn.Module) or not isinstance(rule, LayerRule):
         raise expected("a type of layer and a LayerRule, such as ExactRule()", f"{kind!r} and {rule!r}")
-    _RULES[kind] = (rule, methods(kind))
+    _RULES[kind] = (rule, methods(kind), next(_registrations))
+
+
+def registration(kind: type[nn.Module]) -> int:
+    """A number for the rule that a type has now, another one whenever it is registered again; 0 if it has none."""
+    return _RULES[kind][2] if kind in _RULES else 0
 
 
 def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
@@ -86,7 +94,7 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
             f"nn.Sequential, Residual, {', '.join(sorted(known.__name__ for known in _RULES))}."
         )
     check_untouched(layer, name)
-    rule, known_methods = _RULES[kind]
+    rule, known_methods, _ = _RULES[kind]
     if methods(kind) != known_methods:
         raise UnsupportedLayerError(
             f"Expected the forward of {kind.__name__}, but got another in {_called(layer, name)}."
@@ -109,6 +117,8 @@ def check_untouched(layer: nn.Module, name: str = "") -> None:
     own = set(vars(layer)) - {"_compiled_call_impl"}
     if "__deepcopy__" in own or any(callable(getattr(type(layer), attribute, None)) for attribute in own):
         raise UnsupportedLayerError(f"Expected the forward of its class, but got another in {_called(layer, name)}.")
+    if nn.Module._call_impl is not _CALL or _CONTAINERS.get(type(layer), {}).items() - methods(type(layer)).items():
+        raise UnsupportedLayerError(f"Expected torch's own forward, but got another in {_called(layer, name)}.")
     for tensor in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
         if type(tensor) not in (Tensor, nn.Parameter):
             raise UnsupportedLayerError(
@@ -121,6 +131,10 @@ def methods(kind: type[nn.Module]) -> dict[str, Any]:
     classes = [each for each in kind.__mro__ if each not in (nn.Module, object)]
     own = {(each, name): value for each in classes for name, value in vars(each).items() if callable(value)}
     return {**{f"{each.__qualname__}.{name}": value for (each, name), value in own.items()}, "()": kind.__call__}
+
+
+_CALL = nn.Module._call_impl
+_CONTAINERS: dict[type[nn.Module], dict[str, Any]] = {kind: methods(kind) for kind in (nn.Sequential, Residual)}
 
 
 def _plain_type(layer: nn.Module) -> type[nn.Module]:
