@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from safeset.certify import target_table as target_table
     from safeset.constants import HeadConstants as HeadConstants
     from safeset.errors import ArgumentError as ArgumentError
+    from safeset.errors import DataNotFoundError as DataNotFoundError
     from safeset.errors import RoundingWarning as RoundingWarning
     from safeset.errors import SafesetError as SafesetError
     from safeset.errors import TrainingWarning as TrainingWarning
@@ -38,6 +39,7 @@ _HOMES = {
     "target_table": "certify",
     "HeadConstants": "constants",
     "ArgumentError": "errors",
+    "DataNotFoundError": "errors",
     "RoundingWarning": "errors",
     "SafesetError": "errors",
     "TrainingWarning": "errors",

@@ -17,6 +17,10 @@ class UnsupportedLayerError(ArgumentError):
     """A layer for which safeset has no proof: nothing is ever assumed to be 1-Lipschitz."""
 
 
+class DataNotFoundError(SafesetError):
+    """Data that is not there: the message says where to put it."""
+
+
 class TrainingWarning(UserWarning):
     """The loss is about another network than the certificate will be."""
 

@@ -1,0 +1,121 @@
+"""What every source of data returns: training and test points with labels, and the names of the classes."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from safeset.errors import DataNotFoundError, expected
+from safeset.inputs import check_names
+
+VALIDATION_SHARE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Points and labels: x (n, …) as bytes for images, as float32 for tables; y (n,) int64."""
+
+    x: Tensor
+    y: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y) or self.y.ndim != 1 or self.x.dtype not in (torch.uint8, torch.float32):
+            got = f"{tuple(self.x.shape)} {self.x.dtype} and {tuple(self.y.shape)} {self.y.dtype}"
+            raise expected("points of bytes or float32, and a label for each", got)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, places: Tensor) -> "Split":
+        """Some of the points."""
+        return Split(self.x[places], self.y[places])
+
+    @property
+    def inputs(self) -> Tensor:
+        """The points as a network sees them, float32: bytes become numbers in [0, 1]."""
+        return self.x.float() / 255 if self.x.dtype == torch.uint8 else self.x
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A training and a test split, and what the numbers in them mean.
+
+    Attributes:
+        name: what it is called in recipes.
+        train: all training data.
+        test: read once for each published number; choices are made on `for_choices`.
+        class_names: one for each class.
+        units: what ε is measured in, in words.
+        groups: a coarser class for each class (superclasses), where the source has them.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+    units: str
+    groups: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_names(self.class_names)
+        for split in (self.train, self.test):
+            if len(split) and not bool(((split.y >= 0) & (split.y < self.classes)).all()):
+                raise expected(f"labels in 0..{self.classes - 1}", f"{split.y.min()}..{split.y.max()}")
+        if self.train.x.shape[1:] != self.test.x.shape[1:]:
+            raise expected("training and test points of one shape", f"{self.train.x.shape} and {self.test.x.shape}")
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one point."""
+        return tuple(self.train.x.shape[1:])
+
+    def for_choices(self) -> "Dataset":
+        """A tenth of the training data as the test split, by class and always the same; the rest to train on."""
+        rest, held = stratified(self.train.y, VALIDATION_SHARE, seed=0)
+        return replace(self, name=f"{self.name} (validation)", train=self.train[rest], test=self.train[held])
+
+
+def stratified(labels: Tensor, share: float, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Places of the points that stay, and of a share of each class that is held out; both in rising order.
+
+    >>> stay, held = stratified(torch.tensor([0, 0, 0, 1, 1, 1]), 1 / 3, seed=0)
+    >>> len(stay), len(held)
+    (4, 2)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    held = []
+    for label in sorted(set(labels.tolist())):
+        places = (labels == label).nonzero()[:, 0]
+        order = torch.randperm(len(places), generator=generator)
+        held.append(places[order[: round(share * len(places))]])
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    chosen[torch.cat(held)] = True
+    return (~chosen).nonzero()[:, 0], chosen.nonzero()[:, 0]
+
+
+def data_folder() -> Path:
+    """Where data sets are looked for: $SAFESET_DATA, or safeset/data in the user's cache."""
+    return Path(os.environ.get("SAFESET_DATA") or Path.home() / ".cache" / "safeset" / "data")
+
+
+def find(*names: str, what: str) -> Path:
+    """The first of several files or folders that is there.
+
+    Raises:
+        DataNotFoundError: saying where it was looked for.
+    """
+    places = [data_folder() / name for name in names]
+    for place in places:
+        if place.exists():
+            return place
+    raise DataNotFoundError(
+        f"Expected {what} at {' or '.join(map(str, places))}, but nothing is there. Put it there, or set SAFESET_DATA "
+        "to the folder that holds it."
+    )

@@ -1,0 +1,194 @@
+"""Folders of images, one for each class: decoded once, in parallel, into one file of bytes."""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from safeset.data.dataset import Dataset, Split, find, stratified
+from safeset.errors import ArgumentError, expected
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+MOST_PIXELS = 50_000_000  # of one image; more is taken for a decompression bomb
+LARGEST_OWN_SIZE = 64
+TEST_SHARE = 0.2
+VERSION = 1  # of the cache
+
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]
+
+
+class BadFilesError(ArgumentError):
+    """Files that cannot be used, each with the reason; `skip_bad` leaves them out."""
+
+
+def eurosat(*, progress: Progress | None = None) -> Dataset:
+    """EuroSAT, RGB (Helber et al., 2019): 27,000 images of 64 × 64 pixels, 10 classes, a third of each to test."""
+    path = find("EuroSAT_RGB", "2750", what="EuroSAT's RGB images, the folder EuroSAT_RGB with its class folders")
+    split, names = decoded(path, None, skip_bad=False, progress=progress)
+    train, test = stratified(split.y, 1 / 3, seed=0)
+    return Dataset("eurosat", split[train], split[test], names, "pixels in [0, 1]")
+
+
+def folder(path: Path, *, size: int | None = None, skip_bad: bool = False, progress: Progress | None = None) -> Dataset:
+    """A folder of class folders with images of any size, or one with such folders ``train`` and ``test``.
+
+    Args:
+        path: the folder. Without ``train`` and ``test`` a fifth of each class is held out to test.
+        size: side of the square that images are resized to; by default their own size if all are the same, square and
+            at most 64 pixels, else 64.
+        skip_bad: leave out files that cannot be used, instead of stopping.
+        progress: wraps the files to show how far it is.
+    """
+    parts = [path / "train", path / "test"]
+    if all(part.is_dir() for part in parts):
+        train, names = decoded(parts[0], size, skip_bad=skip_bad, progress=progress)
+        test, others = decoded(parts[1], train.x.shape[-1], skip_bad=skip_bad, progress=progress, classes=names)
+        return Dataset(path.name, train, test, others, "pixels in [0, 1]")
+    split, names = decoded(path, size, skip_bad=skip_bad, progress=progress)
+    stay, held = stratified(split.y, TEST_SHARE, seed=0)
+    return Dataset(path.name, split[stay], split[held], names, "pixels in [0, 1]")
+
+
+def decoded(
+    path: Path,
+    size: int | None,
+    *,
+    skip_bad: bool,
+    progress: Progress | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> tuple[Split, tuple[str, ...]]:
+    """All images below a folder of class folders, and the names of the classes; from the cache if nothing changed."""
+    names = classes or tuple(sorted(part.name for part in path.iterdir() if part.is_dir() and part.name[0] != "."))
+    if len(names) < 2:
+        raise expected(f"{path} to hold a folder for each of at least two classes", f"{len(names)}")
+    files = [
+        (file, label)
+        for label, name in enumerate(names)
+        for file in sorted((path / name).rglob("*"))
+        if file.suffix.lower() in SUFFIXES and file.is_file()
+    ]
+    if not files:
+        raise expected(f"images ({', '.join(sorted(SUFFIXES))}) in the class folders of {path}", "none")
+    listing = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file, _ in files]
+    key = hashlib.sha256(json.dumps([VERSION, names, listing, size, skip_bad]).encode()).hexdigest()
+    cache = cache_folder() / f"{path.name}-{key[:32]}.safetensors"
+    split = _load(cache)
+    if split is None:
+        split = _decode(files, size, skip_bad, progress)
+        _save(cache, split)
+    return split, names
+
+
+def read_image(path: Path, size: int | None) -> np.ndarray:
+    """An image as bytes (3, size, size), turned as its camera was held; in its own size if none is given.
+
+    Raises:
+        ValueError: with the reason, if it cannot be used.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(path, formats=FORMATS) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    raise ValueError(f"{image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
+                upright = ImageOps.exif_transpose(image)
+                if upright.mode.startswith("I;16"):  # 16 bits: the upper eight
+                    upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+                plain = upright.convert("RGB")
+    except ValueError:
+        raise
+    except Exception as error:  # whatever a broken file makes a decoder do
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    if size is not None and plain.size != (size, size):
+        plain = plain.resize(
+            (size, size), Image.Resampling.BOX if min(plain.size) >= size else Image.Resampling.BICUBIC
+        )
+    return np.asarray(plain).transpose(2, 0, 1).copy()
+
+
+def _decode(files: list[tuple[Path, int]], size: int | None, skip_bad: bool, progress: Progress | None) -> Split:
+    shapes: set[tuple[int, ...]] = set()
+    if size is None:  # their own, if one fits all
+        shapes = {_size_of(file) for file, _ in files}
+        size = LARGEST_OWN_SIZE
+        if len(shapes) == 1:
+            width, height = next(iter(shapes))
+            size = width if width == height and 0 < width <= LARGEST_OWN_SIZE else LARGEST_OWN_SIZE
+
+    def one(file: Path) -> np.ndarray | str:
+        try:
+            return read_image(file, size)
+        except ValueError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results: Iterable[np.ndarray | str] = pool.map(one, [file for file, _ in files])
+        images = list(progress(results, len(files)) if progress else results)
+    bad = [f"{file}: {found}" for (file, _), found in zip(files, images, strict=True) if isinstance(found, str)]
+    if bad and not skip_bad:
+        shown = "; ".join(bad[:5]) + (f"; and {len(bad) - 5} more" if len(bad) > 5 else "")
+        raise BadFilesError(
+            f"Expected images, but got {len(bad)} bad files: {shown}. Use --skip-bad to leave them out."
+        )
+    good = [(found, label) for (_, label), found in zip(files, images, strict=True) if not isinstance(found, str)]
+    if not good:
+        raise expected("images that can be used", f"{len(bad)} bad files")
+    pixels = torch.from_numpy(np.stack([image for image, _ in good]))
+    return Split(pixels, torch.tensor([label for _, label in good], dtype=torch.int64))
+
+
+def _size_of(file: Path) -> tuple[int, int]:
+    """Width and height; (0, 0) for what cannot be opened."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(file, formats=FORMATS) as image:
+                return image.size
+    except Exception:  # named later, when it is decoded
+        return (0, 0)
+
+
+def cache_folder() -> Path:
+    """Where decoded images are kept: $SAFESET_CACHE, or safeset/decoded in the user's cache."""
+    return Path(os.environ.get("SAFESET_CACHE") or Path.home() / ".cache" / "safeset" / "decoded")
+
+
+def _digest(split: Split) -> str:
+    return hashlib.sha256(split.x.numpy().tobytes() + split.y.numpy().tobytes()).hexdigest()
+
+
+def _save(path: Path, split: Split) -> None:
+    """Write a cache file, whole or not at all; a cache that cannot be written is no error."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"x": split.x.contiguous(), "y": split.y}, temporary, metadata={"sha256": _digest(split)})
+        temporary.replace(path)
+    except (OSError, SafetensorError):
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _load(path: Path) -> Split | None:
+    """A cache file, if it is there, whole and unchanged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            split = Split(file.get_tensor("x"), file.get_tensor("y"))
+            return split if (file.metadata() or {}).get("sha256") == _digest(split) else None
+    except (OSError, SafetensorError, ArgumentError):
+        return None

@@ -1,0 +1,50 @@
+"""Data by its name, or by the path of a user's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safeset.data import acasxu, cifar100, embedded, images, tables
+from safeset.data.dataset import Dataset
+from safeset.errors import DataNotFoundError, expected, nearest
+
+SOURCES: dict[str, Callable[..., Dataset]] = {
+    "digits": embedded.digits,
+    "blobs2d": embedded.blobs2d,
+    "eurosat": images.eurosat,
+    "cifar100": cifar100.cifar100,
+    "acasxu": acasxu.acasxu,
+}
+
+
+def load_data(source: str | Path, **options: Any) -> Dataset:
+    """A data set by its name, or from a folder of class folders, an ``.npz`` or a ``.csv`` file.
+
+    Args:
+        source: one of `SOURCES`, or a path.
+        options: those of the source, such as ``network`` of ``acasxu``, ``size`` of a folder, ``label`` of a table.
+
+    >>> load_data("digits").classes
+    10
+    """
+    name, path = str(source), Path(source)
+    try:
+        if name in SOURCES:
+            return SOURCES[name](**options)
+        if path.is_dir():
+            return images.folder(path, **options)
+        if path.is_file() and path.suffix.lower() == ".npz":
+            return tables.npz(path, **options)
+        if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
+            return tables.table(path, **options)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise expected(f"options of {name}", str(error).partition(")")[2].strip()) from None
+    if path.is_file():
+        raise expected("a folder of class folders, an .npz or a .csv file", name)
+    remedy = nearest(name, SOURCES)
+    raise DataNotFoundError(
+        f"Expected one of {', '.join(SOURCES)}, or the path of a folder, .npz or .csv file, but got {name!r}, and "
+        f"nothing is there.{' ' + remedy if remedy else ''}"
+    )

@@ -1,0 +1,183 @@
+"""Folders of real image files: good, bad and hostile ones."""
+
+import os
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from safeset import ArgumentError
+from safeset.data import images
+from safeset.data.images import BadFilesError, cache_folder, eurosat, folder, read_image
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("SAFESET_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+def paint(path, size=(8, 8), colour=(255, 0, 0), mode="RGB", **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path, **options)
+
+
+def photos(root, size=(8, 8), count=10):
+    for name, colour in (("cat", (255, 0, 0)), ("dog", (0, 255, 0))):
+        for number in range(count):
+            paint(root / name / f"{number}.png", size, colour)
+    return root
+
+
+def test_class_folders_are_read(tmp_path):
+    data = folder(photos(tmp_path / "pets"))
+    assert (data.name, data.class_names, data.input_shape) == ("pets", ("cat", "dog"), (3, 8, 8))
+    assert (len(data.train), len(data.test)) == (16, 4)
+    for split in (data.train, data.test):
+        assert (split.x[split.y == 0] == torch.tensor([255, 0, 0])[:, None, None]).all()
+        assert (split.x[split.y == 1] == torch.tensor([0, 255, 0])[:, None, None]).all()
+
+
+def test_train_and_test_folders_are_kept_apart(tmp_path):
+    photos(tmp_path / "pets" / "train", (20, 20), 6)
+    photos(tmp_path / "pets" / "test", (30, 10), 3)
+    data = folder(tmp_path / "pets")
+    assert (len(data.train), len(data.test), data.input_shape) == (12, 6, (3, 20, 20))
+
+
+@pytest.mark.parametrize(("size", "asked", "expected"), [((100, 80), None, 64), ((8, 9), None, 64), ((8, 8), 16, 16)])
+def test_images_are_resized_when_they_are_decoded(tmp_path, size, asked, expected):
+    assert folder(photos(tmp_path / "pets", size), size=asked).input_shape == (3, expected, expected)
+
+
+def test_images_are_decoded_once(tmp_path, monkeypatch):
+    root = photos(tmp_path / "pets")
+    first = folder(root)
+
+    def never(*arguments):
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(images, "read_image", never)
+    again = folder(root)
+    assert torch.equal(first.train.x, again.train.x)
+    assert torch.equal(first.test.y, again.test.y)
+    monkeypatch.undo()
+    paint(root / "cat" / "0.png", colour=(0, 0, 255))
+    os.utime(root / "cat" / "0.png", ns=(1, 1))
+    changed = folder(root)
+    assert not torch.equal(torch.cat([changed.train.x, changed.test.x]), torch.cat([first.train.x, first.test.x]))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "nonsense"])
+def test_a_damaged_cache_is_never_used(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("SAFESET_CACHE", str(tmp_path / "cache"))
+    root = photos(tmp_path / "pets")
+    first = folder(root)
+    (cache,) = cache_folder().glob("*.safetensors")
+    good = cache.read_bytes()
+    flipped = good[:-5] + bytes([good[-5] ^ 1]) + good[-4:]
+    cache.write_bytes({"cut": good[:-100], "flip": flipped, "empty": b"", "nonsense": b"x" * 1000}[damage])
+    assert torch.equal(folder(root).train.x, first.train.x)
+    assert cache.read_bytes() == good
+    assert [file.name for file in cache_folder().iterdir()] == [cache.name]  # nothing half-written
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("SAFESET_CACHE", str(tmp_path / "file"))
+    assert len(folder(photos(tmp_path / "pets")).train) == 16
+
+
+def bomb():
+    """A small PNG that says it has 60,000 × 60,000 pixels."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    )
+
+
+def jpeg(root):
+    paint(root / "whole.jpg", (64, 64))
+    return (root / "whole.jpg").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["truncated", "text", "empty", "bomb", "pickle"])
+def test_bad_files_are_named_and_stop_unless_told_otherwise(tmp_path, kind):
+    content = {
+        "truncated": jpeg(tmp_path)[:300],
+        "text": b"hello",
+        "empty": b"",
+        "bomb": bomb(),
+        "pickle": b"\x80\x04.",
+    }
+    root = photos(tmp_path / "pets")
+    (root / "cat" / "bad.png").write_bytes(content[kind])
+    with pytest.raises(BadFilesError, match=r"1 bad files: .*cat/bad\.png: .*--skip-bad"):
+        folder(root)
+    data = folder(root, skip_bad=True)
+    assert len(data.train) + len(data.test) == 20
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "expected"),
+    [
+        ("L", 100, [100, 100, 100]),
+        ("P", 0, [0, 0, 0]),
+        ("RGBA", (10, 20, 30, 255), [10, 20, 30]),
+        ("CMYK", (0, 0, 0, 0), [255, 255, 255]),
+        ("1", 1, [255, 255, 255]),
+    ],
+)
+def test_other_kinds_of_images_become_rgb(tmp_path, mode, colour, expected):
+    suffix = "tif" if mode == "CMYK" else "png"
+    paint(tmp_path / f"a.{suffix}", (4, 4), colour, mode)
+    image = read_image(tmp_path / f"a.{suffix}", None)
+    assert image.shape == (3, 4, 4)
+    assert image[:, 2, 1].tolist() == expected
+
+
+def test_sixteen_bits_keep_their_upper_eight(tmp_path):
+    Image.fromarray(np.full((4, 4), 0x4321, dtype=np.uint16)).save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", None)[:, 0, 0].tolist() == [0x43] * 3
+
+
+def test_photos_are_turned_upright(tmp_path):
+    picture = Image.new("RGB", (8, 4))
+    picture.putpixel((0, 0), (255, 255, 255))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned a quarter
+    picture.save(tmp_path / "a.png", exif=exif)
+    image = read_image(tmp_path / "a.png", None)
+    assert image.shape == (3, 8, 4)
+    assert image[0, 0, 3] == 255
+
+
+@pytest.mark.parametrize("make", [lambda root: root.mkdir(), lambda root: paint(root / "cat" / "a.png")])
+def test_a_folder_without_two_classes_is_refused(tmp_path, make):
+    make(tmp_path / "pets")
+    with pytest.raises(ArgumentError, match="at least two classes"):
+        folder(tmp_path / "pets")
+
+
+def test_folders_without_images_are_refused(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        (tmp_path / "pets" / name / "notes.txt").write_text("no image")
+    with pytest.raises(ArgumentError, match=r"images .* in the class folders"):
+        folder(tmp_path / "pets")
+
+
+def test_eurosat_has_a_third_of_each_class_to_test(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAFESET_DATA", str(tmp_path))
+    for name in ("River", "Highway"):
+        for number in range(9):
+            paint(tmp_path / "EuroSAT_RGB" / name / f"{name}_{number}.jpg", (64, 64), (number, 0, 0))
+    data = eurosat()
+    assert (data.class_names, data.input_shape) == (("Highway", "River"), (3, 64, 64))
+    assert (data.train.y.bincount().tolist(), data.test.y.bincount().tolist()) == ([6, 6], [3, 3])
