@@ -12,6 +12,7 @@ from PIL import Image
 from safeset import ArgumentError
 from safeset.data import images
 from safeset.data.images import BadFilesError, cache_folder, eurosat, folder, read_image
+from safeset.data.tiny_imagenet import tiny_imagenet
 
 
 @pytest.fixture(autouse=True)
@@ -181,3 +182,26 @@ def test_eurosat_has_a_third_of_each_class_to_test(tmp_path, monkeypatch):
     data = eurosat()
     assert (data.class_names, data.input_shape) == (("Highway", "River"), (3, 64, 64))
     assert (data.train.y.bincount().tolist(), data.test.y.bincount().tolist()) == ([6, 6], [3, 3])
+
+
+def test_tiny_imagenet_is_read_from_its_official_layout(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAFESET_DATA", str(tmp_path))
+    root = tmp_path / "tiny-imagenet-200"
+    for wnid, colour in (("n01", (9, 0, 0)), ("n02", (0, 9, 0)), ("n03", (0, 0, 9))):
+        for number in range(2):
+            paint(root / "train" / wnid / "images" / f"{wnid}_{number}.JPEG", (64, 64), colour)
+        (root / "train" / wnid / f"{wnid}_boxes.txt").write_text("0 0 1 1")
+    paint(root / "val" / "images" / "val_0.JPEG", (64, 64))
+    paint(root / "val" / "images" / "val_1.JPEG", (64, 64))
+    (root / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn03\t0\t0\t1\t1\nval_1.JPEG\tn01\t0\t0\t1\t1\n")
+    (root / "words.txt").write_text("n01\tcrane\nn02\tgoldfish, Carassius auratus\nn03\tcrane\n")
+    data = tiny_imagenet()
+    assert data.class_names == ("crane (n01)", "goldfish", "crane (n03)")
+    assert data.groups == ("n01", "n02", "n03")
+    assert (len(data.train), data.test.y.tolist(), data.input_shape) == (6, [2, 0], (3, 64, 64))
+    (root / "val" / "val_annotations.txt").write_text("val_7.JPEG\tn03\n")
+    with pytest.raises(ArgumentError, match=r"no .*val_7\.JPEG"):
+        tiny_imagenet()
+    (root / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn77\n")
+    with pytest.raises(ArgumentError, match="a file and its class"):
+        tiny_imagenet()

@@ -78,16 +78,23 @@ def decoded(
         for file in sorted((path / name).rglob("*"))
         if file.suffix.lower() in SUFFIXES and file.is_file()
     ]
+    return decoded_files(path, files, size, skip_bad=skip_bad, progress=progress), names
+
+
+def decoded_files(
+    path: Path, files: list[tuple[Path, int]], size: int | None, *, skip_bad: bool, progress: Progress | None
+) -> Split:
+    """Images below a folder with their labels, from the cache if nothing changed."""
     if not files:
         raise expected(f"images ({', '.join(sorted(SUFFIXES))}) in the class folders of {path}", "none")
-    listing = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file, _ in files]
-    key = hashlib.sha256(json.dumps([VERSION, names, listing, size, skip_bad]).encode()).hexdigest()
+    listing = [(str(file.relative_to(path)), y, file.stat().st_size, file.stat().st_mtime_ns) for file, y in files]
+    key = hashlib.sha256(json.dumps([VERSION, listing, size, skip_bad]).encode()).hexdigest()
     cache = cache_folder() / f"{path.name}-{key[:32]}.safetensors"
     split = _load(cache)
     if split is None:
         split = _decode(files, size, skip_bad, progress)
         _save(cache, split)
-    return split, names
+    return split
 
 
 def read_image(path: Path, size: int | None) -> np.ndarray:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safeset.data import acasxu, cifar100, embedded, images, tables
+from safeset.data import acasxu, cifar100, embedded, images, tables, tiny_imagenet
 from safeset.data.dataset import Dataset
 from safeset.errors import DataNotFoundError, expected, nearest
 
@@ -13,6 +13,7 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "blobs2d": embedded.blobs2d,
     "eurosat": images.eurosat,
     "cifar100": cifar100.cifar100,
+    "tiny-imagenet": tiny_imagenet.tiny_imagenet,
     "acasxu": acasxu.acasxu,
 }
 

@@ -1,0 +1,42 @@
+"""Tiny-ImageNet in its official layout: 64 × 64 pixels, 200 classes; the validation set is the test."""
+
+from collections import Counter
+from pathlib import Path
+
+from safeset.data.dataset import Dataset, find
+from safeset.data.images import Progress, decoded, decoded_files
+from safeset.errors import expected
+
+SIZE = 64
+
+
+def tiny_imagenet(*, progress: Progress | None = None) -> Dataset:
+    """The official training set, and the validation set to test on; classes by their first name in WordNet.
+
+    ``groups`` are WordNet's own identifiers, by which a hierarchy of is-a edges names the classes.
+    """
+    folder = find("tiny-imagenet-200", what="Tiny-ImageNet, the folder tiny-imagenet-200")
+    train, wnids = decoded(folder / "train", SIZE, skip_bad=False, progress=progress)
+    place = {wnid: label for label, wnid in enumerate(wnids)}
+    notes = folder / "val" / "val_annotations.txt"
+    files = []
+    for line in notes.read_text().splitlines():
+        file, wnid, *_ = [*line.split("\t"), ""]
+        if wnid not in place:
+            raise expected(f"a file and its class in each line of {notes}", repr(line[:60]))
+        files.append((folder / "val" / "images" / Path(file).name, place[wnid]))
+    missing = next((file for file, _ in files if not file.is_file()), None)
+    if missing:
+        raise expected(f"the images that {notes} names", f"no {missing}")
+    test = decoded_files(folder / "val", files, SIZE, skip_bad=False, progress=progress)
+    return Dataset("tiny-imagenet", train, test, _names(folder / "words.txt", wnids), "pixels in [0, 1]", wnids)
+
+
+def _names(path: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:
+    """The first word for each class, with its identifier where two classes share it, or have none."""
+    words = (
+        dict(line.split("\t", 1) for line in path.read_text().splitlines() if "\t" in line) if path.is_file() else {}
+    )
+    first = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
+    count = Counter(first)
+    return tuple(f"{name} ({wnid})" if count[name] > 1 else name for name, wnid in zip(first, wnids, strict=True))
