@@ -108,8 +108,8 @@ def prove(network: nn.Module, steps: Steps, convolutions: str = "auto") -> Proof
     Args:
         network: plain layers in float64 and evaluation mode.
         steps: its layers in order, the head last.
-        convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (cheap for any size, within about 1 % from 32×32
-            pixels on), or ``"auto"``: exact where it is affordable.
+        convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (cheap for any size, within 1 % for 3×3 kernels
+            from 32×32 pixels on), or ``"auto"``: exact where it is affordable.
     """
     if convolutions not in CONVOLUTIONS:
         remedy = nearest(convolutions, CONVOLUTIONS)
