@@ -366,7 +366,7 @@ def test_another_method_of_the_class_is_noticed(monkeypatch):
 def test_in_place_is_fine_where_no_shortcut_is_changed():
     body = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
     network = nn.Sequential(nn.ReLU(inplace=True), Residual(body), nn.ReLU(inplace=True), nn.Linear(4, 2))
-    frozen, _ = freeze(network, (4,))
+    frozen, *_ = freeze(network, (4,))
     x = points((4,))
     kept = x.clone()
     torch.testing.assert_close(frozen(x), copy.deepcopy(network).double()(x.clone()))

@@ -80,7 +80,7 @@ MUTANTS = {
     ],
     "float32 accumulation without slack": [
         "test_soundness",
-        ("net.py", "*(self.network(part) for part in parts)", "*(self.network(part).float() for part in parts)"),
+        ("net.py", "*(frozen.network(part) for part in parts)", "*(frozen.network(part).float() for part in parts)"),
     ],
     "bounds in float32 without slack": [
         "test_bounds",

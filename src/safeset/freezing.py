@@ -36,8 +36,8 @@ class Branch:
 Steps = tuple[Step | Branch, ...]
 
 
-def freeze(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Steps]:
-    """The network as it is certified and served, and its layers in order.
+def freeze(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Steps, int]:
+    """The network as it is certified and served, its layers in order, and its number of classes.
 
     The copy is in evaluation mode and float64; batch norm, normalisation and parametrisations are evaluated into plain
     layers. Layers have the same names in both. The network itself is not touched, nor run.
@@ -58,7 +58,7 @@ def freeze(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Steps]:
         raise expected("the network's last layer to be the linear head, nn.Linear on flat features", last, remedy)
     if shape[0] < 2:
         raise expected("a head with at least 2 classes", f"{shape[0]}")
-    return frozen, steps
+    return frozen, steps, shape[0]
 
 
 @contextmanager
@@ -161,11 +161,13 @@ def layer_names(network: nn.Module, name: str = "") -> Iterator[str]:
 
 def check_layers(network: nn.Module, steps: Steps) -> None:
     """Refuse hooks and replaced methods in any layer; layers that have come or gone are for `freeze` to see."""
+    names = [step.name for step in leaves(steps)]
+    known = set(names) if names == list(layer_names(network)) else set()
     for name, layer in network.named_modules():
-        check_untouched(layer, name)
-    if list(layer_names(network)) == [step.name for step in leaves(steps)]:
-        for step in leaves(steps):
-            rule_of(network.get_submodule(step.name), step.name)
+        if name in known:
+            rule_of(layer, name)
+        else:
+            check_untouched(layer, name)
 
 
 @dataclass(frozen=True, eq=False)

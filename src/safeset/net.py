@@ -15,7 +15,7 @@ from safeset.certify import certificate, check_logits
 from safeset.constants import HeadConstants
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.estimation import estimate, start_vectors
-from safeset.freezing import Content, Step, check_layers, freeze
+from safeset.freezing import Content, check_layers, freeze
 from safeset.guarantees import Guarantee, as_guarantee
 from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_shape
 from safeset.lipschitz.rules import check_untouched
@@ -58,8 +58,7 @@ class CertifiedNet(nn.Module):
         self.network = network
         self.input_shape = check_shape(input_shape)
         self.epsilon = check_epsilon(epsilon)
-        frozen, self._steps = freeze(network, self.input_shape)
-        self.classes: int = self._count(frozen)
+        _, self._steps, self.classes = freeze(network, self.input_shape)
         self.class_names = None if class_names is None else check_names(class_names, self.classes)
         guarantee = as_guarantee(guarantee)
         self.guarantee = guarantee if self.class_names is None else guarantee.bind(self.class_names)
@@ -115,8 +114,11 @@ class CertifiedNet(nn.Module):
             convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (cheap for any size), ``"auto"`` (exact where it
                 is affordable), or None: as proved before, else ``"auto"``.
         """
-        return self._certified().bounds(convolutions=convolutions)
+        bounds = self._certified().proof(convolutions).bounds  # whose tensors stay with the proof
+        head = HeadConstants(bounds.head.rows.clone(), bounds.head.scale)
+        return replace(bounds, head=head)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def certify(
         self,
         x: Numbers,
@@ -137,8 +139,31 @@ class CertifiedNet(nn.Module):
             A `Certificate`. It covers the frozen network in exact arithmetic, and its float64 program: every float64
             array x' in the ball.
         """
-        found: Certificate = self._certified().certify(x, epsilon=epsilon, guarantee=guarantee, method=method)
-        return found
+        frozen, inputs = self._certified(), self._inputs(x)
+        proof = frozen.proof()
+        with strict_arithmetic():
+            parts = [part.to(proof.offsets) for part in torch.split(inputs, POINTS_AT_ONCE) if len(part)]
+            logits = [proof.offsets.new_zeros(0, frozen.classes), *(frozen.network(part) for part in parts)]
+            sizes = [proof.offsets.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)]
+            raw, norms = check_logits(torch.cat(logits)), torch.cat(sizes)
+            error, room = proof.allowance(norms)
+            found = certificate(
+                raw,
+                proof.bounds.head,
+                self.epsilon if epsilon is None else epsilon,
+                self.guarantee if guarantee is None else guarantee,
+                method=method,
+                error=error,
+                class_names=self.class_names,
+            )
+        proof.warn_if_swamped(norms, raw, error)
+        room = room[:, None, None]
+        return replace(
+            found,
+            windows=torch.where(room > 0, torch.minimum(found.windows, room), 0.0),
+            covers=f"the frozen network in exact arithmetic, and its float64 program as run on {raw.device.type}",
+            layers=proof.bounds.layers,
+        )
 
     def predict_set(
         self,
@@ -170,12 +195,10 @@ class CertifiedNet(nn.Module):
         # What a parametrisation computes may depend on more than its content: it is evaluated each time.
         parametrised = any(is_parametrized(layer) for layer in self.network.modules())
         if source is None or kept is None or parametrised or not source.equals(content):
-            network, self._steps = freeze(self.network, self.input_shape)
-            self.classes = self._count(network)
-            self._kept[:] = [(content.kept(), FrozenNet(self, network, kept))]
-        elif not kept.has_settings_of(self):
-            self._kept[:] = [(source, FrozenNet(self, kept.network, kept))]
-        return self._kept[0][1]
+            network, self._steps, self.classes = freeze(self.network, self.input_shape)
+            kept = FrozenNet(self, network, kept)
+            self._kept[:] = [(content.kept(), kept)]
+        return kept
 
     def _check_itself(self, kind: "type[CertifiedNet]") -> None:
         """Refuse hooks on the net, and subclasses that compute something else: it would be left out of the proof."""
@@ -187,16 +210,19 @@ class CertifiedNet(nn.Module):
         """Without proofs: they are trusted only in the process that made them."""
         return {**self.__dict__, "_kept": [], "_proved": None}
 
-    @property
-    def _head(self) -> Step:
-        head = self._steps[-1]
-        assert isinstance(head, Step)
-        return head
-
-    def _count(self, network: nn.Module) -> int:
-        head = network.get_submodule(self._head.name)
-        assert isinstance(head, nn.Linear)
-        return head.out_features
+    def _inputs(self, x: Numbers) -> Tensor:
+        inputs = as_tensor(x, "`x`").detach()
+        if inputs.shape[1:] != self.input_shape or not inputs.is_floating_point() or inputs.is_meta:
+            raise expected(
+                f"`x` to be floating-point inputs of shape (batch, {', '.join(map(str, self.input_shape))})",
+                f"shape {tuple(inputs.shape)}, {inputs.dtype}",
+                "For one point, give x[None]."
+                if inputs.shape == self.input_shape
+                else "Pixels as bytes are x.float() / 255; epsilon is in the same units."
+                if not inputs.is_floating_point()
+                else "",
+            )
+        return inputs
 
 
 class FrozenNet(CertifiedNet):
@@ -220,9 +246,8 @@ class FrozenNet(CertifiedNet):
         """Itself."""
         return self
 
-    def has_settings_of(self, net: CertifiedNet) -> bool:
-        """Whether guarantee, epsilon and names are those of a net."""
-        return all(getattr(self, name) == getattr(net, name) for name in ("guarantee", "epsilon", "class_names"))
+    def _certified(self) -> "FrozenNet":
+        return self
 
     def train(self, mode: bool = True) -> "FrozenNet":
         """Stays in evaluation mode."""
@@ -239,65 +264,8 @@ class FrozenNet(CertifiedNet):
             check_layers(self.network, self._steps)  # hooks, and methods of classes, may have come since
             return proof
         with torch.inference_mode(False), strict_arithmetic():
-            self.network, self._steps = freeze(self.network, self.input_shape)  # whatever it has become
-            self.classes = self._count(self.network)
+            # Whatever it has become.
+            self.network, self._steps, self.classes = freeze(self.network, self.input_shape)
             proof = prove(self.network, self._steps, wish)
             self._proved, self._wish = (Content.of(self.network, self.input_shape).kept(), proof), wish
         return proof
-
-    def bounds(self, *, convolutions: str | None = None) -> Bounds:
-        """Proved Lipschitz constants: ``.pairs``, ``.head``, ``.layers``."""
-        bounds = self.proof(convolutions).bounds
-        return replace(
-            bounds, head=HeadConstants(bounds.head.rows.clone(), bounds.head.scale)
-        )  # the proof keeps its own
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def certify(
-        self,
-        x: Numbers,
-        *,
-        epsilon: float | None = None,
-        guarantee: Guarantee | str | None = None,
-        method: str | None = None,
-    ) -> Certificate:
-        """As for `CertifiedNet.certify`."""
-        proof = self.proof()
-        inputs = self._inputs(x)
-        with strict_arithmetic():
-            parts = [part.to(proof.offsets) for part in torch.split(inputs, POINTS_AT_ONCE) if len(part)]
-            logits = [proof.offsets.new_zeros(0, self.classes), *(self.network(part) for part in parts)]
-            sizes = [proof.offsets.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)]
-            raw, norms = check_logits(torch.cat(logits)), torch.cat(sizes)
-            error, room = proof.allowance(norms)
-            found = certificate(
-                raw,
-                proof.bounds.head,
-                self.epsilon if epsilon is None else epsilon,
-                self.guarantee if guarantee is None else guarantee,
-                method=method,
-                error=error,
-                class_names=self.class_names,
-            )
-        proof.warn_if_swamped(norms, raw, error)
-        room = room[:, None, None]
-        return replace(
-            found,
-            windows=torch.where(room > 0, torch.minimum(found.windows, room), 0.0),
-            covers=f"the frozen network in exact arithmetic, and its float64 program as run on {raw.device.type}",
-            layers=proof.bounds.layers,
-        )
-
-    def _inputs(self, x: Numbers) -> Tensor:
-        inputs = as_tensor(x, "`x`").detach()
-        if inputs.shape[1:] != self.input_shape or not inputs.is_floating_point() or inputs.is_meta:
-            raise expected(
-                f"`x` to be floating-point inputs of shape (batch, {', '.join(map(str, self.input_shape))})",
-                f"shape {tuple(inputs.shape)}, {inputs.dtype}",
-                "For one point, give x[None]."
-                if inputs.shape == self.input_shape
-                else "Pixels as bytes are x.float() / 255; epsilon is in the same units."
-                if not inputs.is_floating_point()
-                else "",
-            )
-        return inputs

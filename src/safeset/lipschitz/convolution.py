@@ -131,25 +131,19 @@ def torus_bound(convolution: Convolution) -> Up:
     if not bool((convolution.kernel != 0).any()):
         return Up(0.0)
     rows, columns = convolution.rows, convolution.columns
-    best = Up(math.inf)
-    for extra in range(TORI):
-        best = min(best, _one_torus(convolution, (rows.least_torus + extra, columns.least_torus + extra), best))
-    return best.shifted(exponent)
-
-
-def _one_torus(convolution: Convolution, cells: Pair, best: Up) -> Up:
-    """The bound by one torus; ∞ as soon as it is no better than the best so far."""
-    kernel = convolution.kernel
     taps = _taps(convolution)
-    magnitude = torch.cat([kernel[:, :, th, tw].abs().sum(dim=2) for _, th, tw in taps], dim=1)
+    magnitude = torch.cat([convolution.kernel[:, :, th, tw].abs().sum(dim=2) for _, th, tw in taps], dim=1)
     most = max(len(th) for _, th, _ in taps)
     error = Up(2.0).root() * gamma(most + 1) * absolute_norm(magnitude) * (1 + gamma(most))
-    norm = Up(0.0)
-    for blocks in _frequencies(convolution, taps, cells):
-        norm = max(norm, spectral_bound(blocks))
-        if norm >= best:
-            return Up(math.inf)
-    return norm + error
+    best = Up(math.inf)
+    for extra in range(TORI):
+        norm = Up(0.0)
+        for blocks in _frequencies(convolution, taps, (rows.least_torus + extra, columns.least_torus + extra)):
+            norm = max(norm, spectral_bound(blocks))
+            if norm >= best:
+                break  # another torus was better
+        best = min(best, norm)
+    return (best + error).shifted(exponent)
 
 
 def _taps(convolution: Convolution) -> list[tuple[Tensor, Tensor, Tensor]]:

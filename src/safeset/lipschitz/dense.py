@@ -37,10 +37,7 @@ def spectral_bound(matrices: Tensor) -> Up:
     excess = 4 * side * 2.0**-53
     while (proved := _shifted_bound(gram, top * (1 + excess))) is None:
         excess *= 4
-    squares = Up(float(wide.square().sum(dim=(1, 2)).amax())) * (1 + gamma(side * inner))
-    return (
-        (proved + gamma(inner) * Up(min(squares, absolute_norm(wide) * absolute_norm(wide)))).root().shifted(exponent)
-    )
+    return (proved + gamma(inner) * product_norm(wide)).root().shifted(exponent)
 
 
 def _shifted_bound(gram: Tensor, c: float) -> Up | None:
@@ -56,9 +53,8 @@ def _shifted_bound(gram: Tensor, c: float) -> Up | None:
     if bool((info != 0).any()) or not bool(factor.isfinite().all()):
         return None
     residual = torch.baddbmm(shifted, factor, factor.mT, alpha=-1.0)
-    squares = Up(float(factor.square().sum(dim=(1, 2)).amax())) * (1 + gamma(side * side))
-    spread = Up(min(squares, absolute_norm(factor) * absolute_norm(factor)))
-    return Up(c) * (1 + 2 * 2.0**-53) + row_sum(mirrored(residual)) + gamma(side + 1) * (row_sum(shifted) + spread)
+    rounding = gamma(side + 1) * (row_sum(shifted) + product_norm(factor))
+    return Up(c) * (1 + 2 * 2.0**-53) + row_sum(mirrored(residual)) + rounding
 
 
 def unit_scaled(weights: Tensor) -> tuple[Tensor, int]:
@@ -83,5 +79,11 @@ def row_sum(matrices: Tensor) -> Up:
 
 
 def absolute_norm(matrices: Tensor) -> Up:
-    """√(‖W‖₁‖W‖_∞) from above, the largest of each: at least ‖ |W| ‖₂; its square, the norm of |W||Wᵀ|."""
+    """√(‖W‖₁‖W‖_∞) from above, the largest of each: at least ‖ |W| ‖₂."""
     return row_sum(matrices).root() * row_sum(matrices.mT).root()
+
+
+def product_norm(matrices: Tensor) -> Up:
+    """The norm of |W||Wᵀ| from above, the largest of (n, p, q) matrices: min(‖W‖_F², ‖W‖₁‖W‖_∞)."""
+    squares = Up(float(matrices.square().sum(dim=(1, 2)).amax())) * (1 + gamma(matrices[0].numel()))
+    return min(squares, row_sum(matrices) * row_sum(matrices.mT))

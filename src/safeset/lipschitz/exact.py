@@ -104,19 +104,18 @@ class BlockGram:
         """The taps (t, t') through which rows i and j meet in a row of the other side."""
         rows = self.convolution.rows
         s, d, p, taps = rows.stride, rows.dilation, rows.before, range(rows.kernel)
-        if self.outputs:  # both read image row x
-            meet = [(t, s * i + d * t - p) for t in taps]
-            return tuple(
-                (t, (x + p - s * j) // d)
-                for t, x in meet
-                if 0 <= x < rows.size and (x + p - s * j) % d == 0 and (x + p - s * j) // d in taps
-            )
-        meet = [(t, (i + p - d * t) // s) for t in taps if (i + p - d * t) % s == 0]  # both are read by row y
-        return tuple(
-            (t, (j + p - s * y) // d)
-            for t, y in meet
-            if 0 <= y < rows.outputs and (j + p - s * y) % d == 0 and (j + p - s * y) // d in taps
-        )
+        pairs = []
+        for t in taps:
+            if self.outputs:  # both read image row x
+                x, left = s * i + d * t - p, 0
+                inside, reach = 0 <= x < rows.size, x + p - s * j
+            else:  # both are read by row y
+                y, left = divmod(i + p - d * t, s)
+                inside, reach = 0 <= y < rows.outputs, j + p - s * y
+            other, between = divmod(reach, d)
+            if inside and not left and not between and other in taps:
+                pairs.append((t, other))
+        return tuple(pairs)
 
     @cached_property
     def _sums(self) -> dict[tuple[tuple[int, int], ...], Tensor]:

@@ -117,7 +117,8 @@ def check_untouched(layer: nn.Module, name: str = "") -> None:
     own = set(vars(layer)) - {"_compiled_call_impl"}
     if "__deepcopy__" in own or any(callable(getattr(type(layer), attribute, None)) for attribute in own):
         raise UnsupportedLayerError(f"Expected the forward of its class, but got another in {_called(layer, name)}.")
-    if nn.Module._call_impl is not _CALL or _CONTAINERS.get(type(layer), {}).items() - methods(type(layer)).items():
+    container = _CONTAINERS.get(type(layer))
+    if nn.Module._call_impl is not _CALL or (container is not None and methods(type(layer)) != container):
         raise UnsupportedLayerError(f"Expected torch's own forward, but got another in {_called(layer, name)}.")
     for tensor in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)):
         if type(tensor) not in (Tensor, nn.Parameter):
