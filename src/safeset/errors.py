@@ -1,6 +1,6 @@
 """The errors of safeset: one small hierarchy, every message says what was expected, what came, and what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -47,6 +47,15 @@ def nearest(name: object, choices: Iterable[str]) -> str:
     """
     close = get_close_matches(str(name), list(choices), n=1)
     return f"Did you mean {close[0]!r}?" if close else ""
+
+
+def first_few(items: Sequence[str]) -> str:
+    """The first five of many complaints, and how many more there are.
+
+    >>> first_few(["a", "b", "c", "d", "e", "f", "g"])
+    'a; b; c; d; e; and 2 more'
+    """
+    return "; ".join(items[:5]) + (f"; and {len(items) - 5} more" if len(items) > 5 else "")
 
 
 def repeated(items: Iterable[Any]) -> Any:

@@ -12,7 +12,6 @@ from safeset.data.dataset import Dataset, Split, find
 from safeset.errors import expected
 
 ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "strong right")
-NEIGHBOURS = ("strong left", "weak left", "clear of conflict", "weak right", "strong right")
 
 
 @dataclass(frozen=True, eq=False)

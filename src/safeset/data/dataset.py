@@ -10,7 +10,7 @@ from torch import Tensor
 from safeset.errors import DataNotFoundError, expected
 from safeset.inputs import check_names
 
-VALIDATION_SHARE = 0.1
+VALIDATION_SHARE, TEST_SHARE = 0.1, 0.2  # of what a source does not split itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,11 @@ class Split:
     def __getitem__(self, places: Tensor) -> "Split":
         """Some of the points."""
         return Split(self.x[places], self.y[places])
+
+    def held_out(self, share: float) -> tuple["Split", "Split"]:
+        """The rest, and a share of each class that is always the same."""
+        rest, held = stratified(self.y, share, seed=0)
+        return self[rest], self[held]
 
     @property
     def inputs(self) -> Tensor:
@@ -78,8 +83,8 @@ class Dataset:
 
     def for_choices(self) -> "Dataset":
         """A tenth of the training data as the test split, by class and always the same; the rest to train on."""
-        rest, held = stratified(self.train.y, VALIDATION_SHARE, seed=0)
-        return replace(self, name=f"{self.name} (validation)", train=self.train[rest], test=self.train[held])
+        rest, held = self.train.held_out(VALIDATION_SHARE)
+        return replace(self, name=f"{self.name} (validation)", train=rest, test=held)
 
 
 def stratified(labels: Tensor, share: float, *, seed: int) -> tuple[Tensor, Tensor]:

@@ -4,25 +4,27 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from safeset.data.dataset import Dataset, Split, find, stratified
-from safeset.errors import ArgumentError, expected
+from safeset.data.dataset import TEST_SHARE, Dataset, Split, find
+from safeset.errors import ArgumentError, expected, first_few
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 MOST_PIXELS = 50_000_000  # of one image; more is taken for a decompression bomb
 LARGEST_OWN_SIZE = 64
-TEST_SHARE = 0.2
 VERSION = 1  # of the cache
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
@@ -36,8 +38,7 @@ def eurosat(*, progress: Progress | None = None) -> Dataset:
     """EuroSAT, RGB (Helber et al., 2019): 27,000 images of 64 × 64 pixels, 10 classes, a third of each to test."""
     path = find("EuroSAT_RGB", "2750", what="EuroSAT's RGB images, the folder EuroSAT_RGB with its class folders")
     split, names = decoded(path, None, skip_bad=False, progress=progress)
-    train, test = stratified(split.y, 1 / 3, seed=0)
-    return Dataset("eurosat", split[train], split[test], names, "pixels in [0, 1]")
+    return Dataset("eurosat", *split.held_out(1 / 3), names, "pixels in [0, 1]")
 
 
 def folder(path: Path, *, size: int | None = None, skip_bad: bool = False, progress: Progress | None = None) -> Dataset:
@@ -56,8 +57,7 @@ def folder(path: Path, *, size: int | None = None, skip_bad: bool = False, progr
         test, others = decoded(parts[1], train.x.shape[-1], skip_bad=skip_bad, progress=progress, classes=names)
         return Dataset(path.name, train, test, others, "pixels in [0, 1]")
     split, names = decoded(path, size, skip_bad=skip_bad, progress=progress)
-    stay, held = stratified(split.y, TEST_SHARE, seed=0)
-    return Dataset(path.name, split[stay], split[held], names, "pixels in [0, 1]")
+    return Dataset(path.name, *split.held_out(TEST_SHARE), names, "pixels in [0, 1]")
 
 
 def decoded(
@@ -105,20 +105,13 @@ def read_image(path: Path, size: int | None) -> np.ndarray:
     """
     from PIL import Image, ImageOps
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(path, formats=FORMATS) as image:
-                if image.width * image.height > MOST_PIXELS:
-                    raise ValueError(f"{image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
-                upright = ImageOps.exif_transpose(image)
-                if upright.mode.startswith("I;16"):  # 16 bits: the upper eight
-                    upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-                plain = upright.convert("RGB")
-    except ValueError:
-        raise
-    except Exception as error:  # whatever a broken file makes a decoder do
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+    with _opened(path) as image:
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(f"{image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I;16"):  # 16 bits: the upper eight
+            upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+        plain = upright.convert("RGB")
     if size is not None and plain.size != (size, size):
         plain = plain.resize(
             (size, size), Image.Resampling.BOX if min(plain.size) >= size else Image.Resampling.BICUBIC
@@ -127,7 +120,6 @@ def read_image(path: Path, size: int | None) -> np.ndarray:
 
 
 def _decode(files: list[tuple[Path, int]], size: int | None, skip_bad: bool, progress: Progress | None) -> Split:
-    shapes: set[tuple[int, ...]] = set()
     if size is None:  # their own, if one fits all
         shapes = {_size_of(file) for file, _ in files}
         size = LARGEST_OWN_SIZE
@@ -141,14 +133,14 @@ def _decode(files: list[tuple[Path, int]], size: int | None, skip_bad: bool, pro
         except ValueError as error:
             return str(error)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    # Here and not in the threads, which share the filters: what a decoder grumbles about is not for the user.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(os.cpu_count()) as pool:
         results: Iterable[np.ndarray | str] = pool.map(one, [file for file, _ in files])
         images = list(progress(results, len(files)) if progress else results)
     bad = [f"{file}: {found}" for (file, _), found in zip(files, images, strict=True) if isinstance(found, str)]
     if bad and not skip_bad:
-        shown = "; ".join(bad[:5]) + (f"; and {len(bad) - 5} more" if len(bad) > 5 else "")
         raise BadFilesError(
-            f"Expected images, but got {len(bad)} bad files: {shown}. Use --skip-bad to leave them out."
+            f"Expected images, but got {len(bad)} bad files: {first_few(bad)}. Use --skip-bad to leave them out."
         )
     good = [(found, label) for (_, label), found in zip(files, images, strict=True) if not isinstance(found, str)]
     if not good:
@@ -158,16 +150,26 @@ def _decode(files: list[tuple[Path, int]], size: int | None, skip_bad: bool, pro
 
 
 def _size_of(file: Path) -> tuple[int, int]:
-    """Width and height; (0, 0) for what cannot be opened."""
+    """Width and height; (0, 0) for what cannot be opened, which is named later, when it is decoded."""
+    try:
+        with warnings.catch_warnings(action="ignore"), _opened(file) as image:
+            return image.size
+    except ValueError:
+        return (0, 0)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator["ImageFile"]:
+    """An image file; whatever a broken one makes its decoder raise is a ValueError with the reason."""
     from PIL import Image
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(file, formats=FORMATS) as image:
-                return image.size
-    except Exception:  # named later, when it is decoded
-        return (0, 0)
+        with Image.open(path, formats=FORMATS) as image:
+            yield image
+    except ValueError:
+        raise
+    except Exception as error:  # decoders raise what they like
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def cache_folder() -> Path:

@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.data.dataset import Dataset, Split, stratified
-from safeset.errors import expected, nearest, repeated
-
-TEST_SHARE = 0.2
+from safeset.data.dataset import TEST_SHARE, Dataset, Split, stratified
+from safeset.errors import expected, first_few, nearest, repeated
 
 
 def npz(path: Path) -> Dataset:
@@ -30,14 +28,13 @@ def npz(path: Path) -> Dataset:
     for name in ("x", "y"):
         if name not in arrays:
             raise expected(f"an array {name!r} in {path}", ", ".join(arrays) or "none", nearest(name, arrays))
-    labels = arrays["y"]
-    names, y = _labels(labels.tolist(), arrays["class_names"].tolist() if "class_names" in arrays else None)
+    names, y = _labels(arrays["y"].tolist(), arrays["class_names"].tolist() if "class_names" in arrays else None)
     train = Split(_points(arrays["x"], f"x of {path}"), y)
     if "x_test" in arrays and "y_test" in arrays:
         _, y_test = _labels(arrays["y_test"].tolist(), list(names))
         test = Split(_points(arrays["x_test"], f"x_test of {path}"), y_test)
     else:
-        train, test = _held_out(train)
+        train, test = train.held_out(TEST_SHARE)
     units = "pixels in [0, 1]" if train.x.dtype == torch.uint8 else "the units of x"
     return Dataset(path.stem, train, test, names, units)
 
@@ -73,23 +70,21 @@ def table(
             raise expected(f"ranges for columns of {path}", repr(name), nearest(name, columns))
     numbers, labels, bad = _rows(rows[1:], header, label)
     if bad and not skip_bad:
-        shown = "; ".join(bad[:5]) + (f"; and {len(bad) - 5} more" if len(bad) > 5 else "")
-        raise expected(
-            f"numbers in every row of {path}", f"{len(bad)} bad: {shown}", "Use --skip-bad to leave them out."
-        )
+        got = f"{len(bad)} bad: {first_few(bad)}"
+        raise expected(f"numbers in every row of {path}", got, "Use --skip-bad to leave them out.")
     if not numbers:
         raise expected(f"rows of numbers in {path}", "none")
     names, y = _labels(labels, None)
     x = torch.tensor(numbers, dtype=torch.float64)
-    stay, held = stratified(y, TEST_SHARE, seed=0)
+    stay, _ = stratified(y, TEST_SHARE, seed=0)
     low, high = x[stay].amin(dim=0), x[stay].amax(dim=0)
     for place, name in enumerate(columns):
         if ranges and name in ranges:
             low[place], high[place] = ranges[name]
     scaled = ((x - low) / torch.where(high > low, high - low, 1.0)).float()
     told = ", ".join(f"{name} {a:g}..{b:g}" for name, a, b in zip(columns, low.tolist(), high.tolist(), strict=True))
-    whole = Split(scaled, y)
-    return Dataset(path.stem, whole[stay], whole[held], names, f"columns scaled to [0, 1] ({told})")
+    split = Split(scaled, y).held_out(TEST_SHARE)
+    return Dataset(path.stem, *split, names, f"columns scaled to [0, 1] ({told})")
 
 
 def _rows(
@@ -153,8 +148,3 @@ def _points(array: np.ndarray, what: str) -> Tensor:
         bad = int((~np.isfinite(array.reshape(len(array), -1)).all(axis=1)).sum())
         raise expected(f"{what} to be finite", f"NaN or infinite numbers in {bad} of {len(array)} points")
     return torch.from_numpy(array.astype(np.float32))
-
-
-def _held_out(whole: Split) -> tuple[Split, Split]:
-    stay, held = stratified(whole.y, TEST_SHARE, seed=0)
-    return whole[stay], whole[held]
