@@ -19,8 +19,8 @@ from safeset.arithmetic import strict_arithmetic
 from safeset.freezing import leaves
 from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
 from safeset.lipschitz.exact import cost, exact_bound, largest_eigenvalue
-from safeset.lipschitz.known import axes
 from safeset.lipschitz.rules import rule_of
+from safeset.lipschitz.windows import axes
 
 NETWORKS = {
     "CIFAR-100": ("cnn-2c2f", (3, 32, 32), 100),

@@ -44,7 +44,7 @@ MUTANTS = {
     ],
     "stride ignored": [
         "test_layers",
-        ("lipschitz/known.py", "Axis(n, k, s, d, before, after)", "Axis(n, k, 1, d, before, after)"),
+        ("lipschitz/windows.py", "Axis(n, k, s, d, before, after)", "Axis(n, k, 1, d, before, after)"),
     ],
     "stride ignored by the torus": [
         "test_bounds",
@@ -52,11 +52,11 @@ MUTANTS = {
     ],
     "overlapping pooling counted as 1": [
         "test_layers",
-        ("lipschitz/known.py", "return Up(overlap).root()", "return Up(1.0)"),
+        ("lipschitz/windows.py", "return Up(overlap).root()", "return Up(1.0)"),
     ],
     "normalisation ignored": [
         "test_layers",
-        ("lipschitz/known.py", 'return Up(float(layer.scale.abs().amax())), "closed form"', 'return Up(1.0), ""'),
+        ("lipschitz/affine.py", 'return Up(float(layer.scale.abs().amax())), "closed form"', 'return Up(1.0), ""'),
     ],
     "residual counted as 1": [
         "test_layers",
@@ -69,7 +69,7 @@ MUTANTS = {
     "the estimate used in certify": [
         "test_layers",
         (
-            "lipschitz/known.py",
+            "lipschitz/affine.py",
             'return spectral_bound(layer.weight), "dense"',
             'w = layer.weight; return Up(float(power_method(w.mv, w.mT.mv, torch.ones_like(w[0]), 10)[0])), "dense"',
         ),
@@ -161,11 +161,11 @@ MUTANTS = {
     ],
     "magnitudes bounded by the norm": [
         "test_layers",
-        ("lipschitz/known.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=bound"),
+        ("lipschitz/windows.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=bound"),
     ],
     "magnitudes of the first group alone": [
         "test_layers",
-        ("lipschitz/known.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=kernel_norm(kernels[0])"),
+        ("lipschitz/windows.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=kernel_norm(kernels[0])"),
     ],
     "proofs while subnormals are flushed": ["test_net", ("proof.py", 'check_subnormals(torch.device("cpu"))', "pass")],
     "a corrected rule ignored": [
@@ -174,7 +174,7 @@ MUTANTS = {
     ],
     "groups taken for one": [
         "test_layers",
-        ("lipschitz/known.py", "Up(max(map(method, parts)))", "Up(min(map(method, parts)))"),
+        ("lipschitz/windows.py", "Up(max(map(method, parts)))", "Up(min(map(method, parts)))"),
     ],
     "subclasses taken for their base": [
         "test_layers",

@@ -1,0 +1,144 @@
+"""Rules of affine layers without windows: dense layers, and scale and shift for each channel."""
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from safeset import layers
+from safeset.errors import TrainingWarning, UnsupportedLayerError
+from safeset.lipschitz.dense import absolute_norm, spectral_bound
+from safeset.lipschitz.estimate import power_method
+from safeset.lipschitz.rounding import Rounding
+from safeset.lipschitz.rules import Bound, Estimate, LayerRule, Shape
+from safeset.lipschitz.upward import Up, row_norms
+
+
+class LinearRule(LayerRule):
+    """Wx + b, on the last axis."""
+
+    def freeze(self, layer: nn.Linear, shape: Shape) -> nn.Module:
+        """A plain nn.Linear with the weights evaluated."""
+        return filled(nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, **meta()), layer)
+
+    def vector_shape(self, layer: nn.Linear, shape: Shape) -> Shape:
+        """(in,)."""
+        return (layer.in_features,)
+
+    def estimate(self, layer: nn.Linear, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
+        """By the power method."""
+        weight = layer.weight
+        return power_method(weight.mv, weight.mT.mv, given_vector(vector, weight), steps)
+
+    def bound(self, layer: nn.Linear, shape: Shape, convolutions: str) -> Bound:
+        """By the Gram matrix."""
+        return spectral_bound(layer.weight), "dense"
+
+    def rounding(self, layer: nn.Linear, shape: Shape, bound: Up, before: Rounding) -> Rounding:
+        """Sums of in_features products at each place."""
+        places = math.prod(shape[:-1])
+        return before.affine(
+            sigma=bound,
+            alpha=absolute_norm(layer.weight),
+            fan_in=layer.in_features,
+            bias=bias_norm(layer.bias) * Up(places).root(),
+            outputs=places * layer.out_features,
+        )
+
+
+class ChannelAffineRule(LayerRule):
+    """scale·x + shift, channel by channel; normalisation and batch norm are frozen into it."""
+
+    def estimate(self, layer: layers.ChannelAffine, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
+        """The largest |scale|."""
+        return self.scale_and_shift(layer)[0].abs().amax(), None
+
+    def freeze(self, layer: Any, shape: Shape) -> nn.Module:
+        """The same as one product and one sum."""
+        scale, shift = self.scale_and_shift(layer)
+        if len(scale) != shape[0]:
+            raise UnsupportedLayerError(f"Expected {len(scale)} channels, but got {shape[0]}.")
+        return layers.ChannelAffine(scale, shift)
+
+    def scale_and_shift(self, layer: Any) -> tuple[Tensor, Tensor]:
+        """(channels,) each."""
+        return layer.scale, layer.shift
+
+    def bound(self, layer: layers.ChannelAffine, shape: Shape, convolutions: str) -> Bound:
+        """The largest |scale|."""
+        return Up(float(layer.scale.abs().amax())), "closed form"
+
+    def rounding(self, layer: layers.ChannelAffine, shape: Shape, bound: Up, before: Rounding) -> Rounding:
+        """One product and one sum for each entry."""
+        pixels = math.prod(shape[1:])
+        bias = bias_norm(layer.shift) * Up(pixels).root()
+        return before.affine(sigma=bound, alpha=bound, fan_in=1, bias=bias, outputs=math.prod(shape))
+
+
+class NormalizeRule(ChannelAffineRule):
+    """(x − mean) / std; one number may be for all channels."""
+
+    def freeze(self, layer: layers.Normalize, shape: Shape) -> nn.Module:
+        """The same as one product and one sum."""
+        if len(layer.mean) == 1:
+            layer.mean, layer.std = layer.mean.repeat(shape[0]), layer.std.repeat(shape[0])
+        return super().freeze(layer, shape)
+
+    def scale_and_shift(self, layer: layers.Normalize) -> tuple[Tensor, Tensor]:
+        """1 / std and −mean / std."""
+        return 1 / layer.std, -layer.mean / layer.std
+
+
+class BatchNormRule(ChannelAffineRule):
+    """Batch norm in evaluation: (x − mean) / √(var + eps)·weight + bias, with the running mean and variance."""
+
+    def estimate(self, layer: Any, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
+        """The largest |scale|, with the running variance."""
+        if layer.training:
+            warnings.warn(
+                "Batch norm is certified with its running statistics, but the network is trained with those of the "
+                "batch: the loss is about another network. Call net.eval() before the loop.",
+                TrainingWarning,
+                stacklevel=2,
+            )
+        return super().estimate(layer, shape, vector, steps)
+
+    def scale_and_shift(self, layer: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+        """Scale = weight / √(var + eps), shift = bias − mean·scale."""
+        if layer.running_var is None or layer.running_mean is None:
+            raise UnsupportedLayerError("Expected batch norm with running statistics, but got none.")
+        scale = (layer.running_var + layer.eps).rsqrt()
+        scale = scale if layer.weight is None else layer.weight * scale
+        shift = -layer.running_mean * scale
+        return scale, shift if layer.bias is None else shift + layer.bias
+
+
+def bias_norm(bias: Tensor | None) -> Up:
+    """‖b‖₂ from above; 0 without a bias."""
+    return Up(0.0) if bias is None else Up(float(row_norms(bias.detach().double())))
+
+
+def given_vector(vector: Tensor | None, weight: Tensor) -> Tensor:
+    """The power method's vector, like the weights."""
+    assert vector is not None  # `estimation` has looked
+    return vector.to(weight)
+
+
+def meta() -> dict[str, Any]:
+    """For layers whose weights come later."""
+    return {"device": "meta", "dtype": torch.float64}
+
+
+def filled(empty: nn.Module, layer: nn.Linear | nn.Conv2d) -> nn.Module:
+    """The empty layer with the weights of another, parametrisations evaluated."""
+    for name, tensor in list(empty.named_parameters()):
+        value = getattr(layer, name)
+        if value.shape != tensor.shape or type(value) not in (Tensor, nn.Parameter):
+            raise UnsupportedLayerError(
+                f"Expected a plain {name} of shape {tuple(tensor.shape)}, as the layer's attributes say, but got "
+                f"{type(value).__name__} of shape {tuple(value.shape)}."
+            )
+        setattr(empty, name, nn.Parameter(value.detach().double().clone(), requires_grad=False))
+    return empty
