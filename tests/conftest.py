@@ -2,10 +2,13 @@ import os
 import platform
 import time
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 from common import commit, save
+from nets import image_network
+from safeset import CertifiedNet
 
 # The same examples in every run, so that a red run is the change's fault; `make test-slow` draws new ones.
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -47,3 +50,9 @@ def pytest_terminal_summary(terminalreporter, config):
         },
     }
     save("test-slow.json", summary)
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return CertifiedNet(image_network(), input_shape=(2, 4, 4), guarantee="rt2", epsilon=0.01)
