@@ -264,7 +264,7 @@ def test_csv_files_are_read_and_scaled(tmp_path):
         (CSV.replace("width", "height"), {}, "'height' twice"),
         (CSV, {"label": "knd"}, "Did you mean 'kind'"),
         (CSV, {"ranges": {"hight": (0, 1)}}, "Did you mean 'height'"),
-        ("", {}, "0 columns"),
+        ("", {}, "but got nothing"),
         ("a,b\n", {}, "rows of numbers"),
     ],
 )

@@ -197,7 +197,7 @@ def test_tiny_imagenet_is_read_from_its_official_layout(tmp_path, monkeypatch):
     (root / "words.txt").write_text("n01\tcrane\nn02\tgoldfish, Carassius auratus\nn03\tcrane\n")
     data = tiny_imagenet()
     assert data.class_names == ("crane (n01)", "goldfish", "crane (n03)")
-    assert data.groups == ("n01", "n02", "n03")
+    assert data.identifiers == ("n01", "n02", "n03")
     assert (len(data.train), data.test.y.tolist(), data.input_shape) == (6, [2, 0], (3, 64, 64))
     (root / "val" / "val_annotations.txt").write_text("val_7.JPEG\tn03\n")
     with pytest.raises(ArgumentError, match=r"no .*val_7\.JPEG"):

@@ -71,6 +71,9 @@ def test_the_wheel_works_outside_the_checkout(tmp_path):
     assert Path(where).is_relative_to(tmp_path)
     assert certified == "True"
     assert (packages / "safeset" / "py.typed").exists()
+    listed = run(tmp_path / "env" / "bin" / "safeset", "models", cwd=tmp_path)
+    assert "cifar100/rt5" in listed
+    assert "cnn-2c2f" in listed
 
 
 @pytest.mark.parametrize(

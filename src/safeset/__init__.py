@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from safeset.models import create_model as create_model
     from safeset.models import list_models as list_models
     from safeset.net import CertifiedNet as CertifiedNet
+    from safeset.runs import load as load
+    from safeset.training.recipe import Recipe as Recipe
+    from safeset.training.train import train as train
 
 __version__ = "0.1.0"
 
@@ -55,6 +58,9 @@ _HOMES = {
     "create_model": "models",
     "list_models": "models",
     "CertifiedNet": "net",
+    "load": "runs",
+    "Recipe": "training.recipe",
+    "train": "training.train",
 }
 _MODULES = (
     "affinity",

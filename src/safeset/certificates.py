@@ -196,7 +196,7 @@ class Certificate:
             answer = "rejected"
             if record["certified"]:
                 optional = f" [+ {', '.join(map(str, record['optional']))}]" if record["optional"] else ""
-                answer = f"{{{', '.join(map(str, record['core']))}}}{optional} up to {_shown(record['core_radius'])}"
+                answer = f"{{{', '.join(map(str, record['core']))}}}{optional} up to {shown(record['core_radius'])}"
             lines.append(f"  {place}: {answer}")
         return "\n".join([*lines, f"  … {len(self) - 20} more"] if len(self) > 20 else lines)
 
@@ -229,12 +229,12 @@ class Certificate:
         return labels
 
 
-def _shown(radius: float) -> str:
-    """A radius in four digits, rounded down: what is printed is proved too.
+def shown(radius: float | None) -> str:
+    """A radius in four digits, rounded down: what is printed is proved too. None is ∞.
 
-    >>> _shown(2.4999999999), _shown(0.42186), _shown(math.inf)
+    >>> shown(2.4999999999), shown(0.42186), shown(math.inf)
     ('2.499', '0.4218', '∞')
     """
-    if radius == math.inf:
+    if radius is None or radius == math.inf:
         return "∞"
     return f"{Context(prec=4, rounding=ROUND_FLOOR).create_decimal(radius):g}"

@@ -10,14 +10,21 @@ set_size           mean number of classes in core and optional of certified poin
 =================  ==================================================================================================
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from safeset.certificates import Certificate
+from safeset.data.dataset import Split
 from safeset.errors import expected
+from safeset.guarantees import Guarantee
 from safeset.inputs import check_epsilon
+from safeset.margins import METHODS
+from safeset.net import CertifiedNet
+
+POINTS_AT_ONCE = 2048
 
 
 def vra(certificate: Certificate, labels: Tensor) -> float:
@@ -109,6 +116,11 @@ class Metrics:
             "points": points,
         }
 
+    @property
+    def points(self) -> int:
+        """How many points this process has counted."""
+        return int(self._counts[0])
+
     def curve(self) -> list[float]:
         """VRA at each of the epsilons, over all points so far, of all processes if torch.distributed runs."""
         totals = self._totals()
@@ -122,6 +134,56 @@ class Metrics:
             torch.distributed.all_reduce(counts)
         totals: list[int] = counts.tolist()
         return totals
+
+
+def evaluate(
+    net: CertifiedNet,
+    split: Split,
+    *,
+    epsilons: Sequence[float] | None = None,
+    methods: Sequence[str] = METHODS,
+    guarantee: Guarantee | str | None = None,
+    per_class: bool = False,
+    progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """The metrics of a net on labelled points, by proved bounds: a row for each method and ε.
+
+    Args:
+        net: a net.
+        split: points and labels.
+        epsilons: radii; by default the net's own.
+        methods: ``uniform``, ``floating``, ``joint``.
+        guarantee: if not the net's own.
+        per_class: add the metrics of the points of each class, by its name.
+        progress: wraps the batches to show how far it is.
+
+    Returns:
+        Rows with ``method``, ``epsilon``, the metrics, and ``classes`` if asked for.
+    """
+    radii = [net.epsilon] if epsilons is None else [check_epsilon(epsilon) for epsilon in epsilons]
+    names = net.class_names or tuple(map(str, range(net.classes)))
+    whole = {(method, epsilon): Metrics() for epsilon in radii for method in methods}
+    parts = {key: [Metrics() for _ in names] for key in whole}
+    device = next(net.parameters()).device
+    batches = torch.split(torch.arange(len(split)), POINTS_AT_ONCE)
+    for places in progress(batches, len(batches)) if progress else batches:
+        part = split[places].to(device)
+        for method in methods:
+            found = net.certify(part.inputs, guarantee=guarantee, method=method)
+            for epsilon in radii:
+                certificate = found.at(epsilon)
+                whole[method, epsilon].update(certificate, part.y)
+                for label in sorted(set(part.y.tolist())) if per_class else ():
+                    some = part.y == label
+                    parts[method, epsilon][label].update(certificate[some], part.y[some])
+    rows = []
+    for (method, epsilon), metrics in whole.items():
+        row: dict[str, Any] = {"method": method, "epsilon": epsilon, **metrics.compute()}
+        if per_class:
+            counted = zip(names, parts[method, epsilon], strict=True)
+            row["classes"] = {name: each.compute() for name, each in counted if each.points}
+        rows.append(row)
+    return rows
 
 
 def _some(points: int) -> int:

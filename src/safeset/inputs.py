@@ -85,6 +85,20 @@ def as_count(value: Any) -> int | None:
     return count if count > 0 and not isinstance(value, bool) else None
 
 
+def as_device(device: torch.device | str | None) -> torch.device:
+    """A device that this machine has; by default a GPU if there is one."""
+    here = ["cpu", *(f"cuda:{place}" for place in range(torch.cuda.device_count()))]
+    if device is None:
+        return torch.device("cuda" if len(here) > 1 else "cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise expected("a device such as cpu or cuda:0", repr(device)) from None
+    if str(found) not in (*here, "cuda" if len(here) > 1 else "cpu"):
+        raise expected("a device of this machine", repr(str(found)), f"It has {', '.join(here)}.")
+    return found
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def check_subnormals(device: torch.device) -> None:
     """Refuse to prove anything where numbers below 2⁻¹⁰²² are flushed to zero: radii would come out as ∞.

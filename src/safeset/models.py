@@ -35,7 +35,7 @@ def list_models() -> list[str]:
     """The names that `create_model` knows.
 
     >>> list_models()
-    ['cnn-1c1f', 'cnn-2c2f', 'cnn-8c2f', 'mlp-2x32', 'mlp-3x1000']
+    ['cnn-1c1f', 'cnn-2c2f', 'cnn-8c2f', 'mlp-2x256', 'mlp-2x32', 'mlp-3x1000']
     """
     return sorted(_MODELS)
 
@@ -96,4 +96,5 @@ _MODELS: dict[str, Callable[[tuple[int, ...], int], Layers]] = {
     "mlp-3x1000": _mlp(1000, 1000, 1000),  # the paper's for ACAS Xu
     "cnn-1c1f": _downsampled(16, dense=(64,)),  # digits
     "mlp-2x32": _mlp(32, 32),  # points in the plane
+    "mlp-2x256": _mlp(256, 256),  # tables
 }

@@ -13,7 +13,7 @@ RECORD = 2 + 3 * 32 * 32  # coarse label, fine label, pixels channel by channel
 
 def cifar100() -> Dataset:
     """The official training and test split, with superclasses as groups."""
-    folder = find("cifar-100-binary", what="CIFAR-100's binary version, the folder cifar-100-binary")
+    folder = find("cifar-100-binary", what="CIFAR-100's binary version, the folder cifar-100-binary", get="cifar100")
     fine, coarse = ((folder / f"{kind}_label_names.txt").read_text().split() for kind in ("fine", "coarse"))
     (train, above), (test, _) = (_read(folder / name) for name in ("train.bin", "test.bin"))
     superclass = {int(label): int(group) for label, group in zip(train.y, above, strict=True)}

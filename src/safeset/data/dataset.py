@@ -1,5 +1,6 @@
 """What every source of data returns: training and test points with labels, and the names of the classes."""
 
+import hashlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,10 +33,22 @@ class Split:
         """Some of the points."""
         return Split(self.x[places], self.y[places])
 
+    def to(self, device: torch.device | str) -> "Split":
+        """The same on a device."""
+        return Split(self.x.to(device), self.y.to(device))
+
     def held_out(self, share: float) -> tuple["Split", "Split"]:
         """The rest, and a share of each class that is always the same."""
         rest, held = stratified(self.y, share, seed=0)
         return self[rest], self[held]
+
+    def digest(self) -> str:
+        """The content as a text that other content does not have."""
+        found = hashlib.sha256()
+        for tensor in (self.x, self.y):
+            found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+            found.update(tensor.cpu().contiguous().numpy().data)
+        return found.hexdigest()
 
     @property
     def inputs(self) -> Tensor:
@@ -54,6 +67,8 @@ class Dataset:
         class_names: one for each class.
         units: what ε is measured in, in words.
         groups: a coarser class for each class (superclasses), where the source has them.
+        identifiers: other names of the classes, by which files may name them (WordNet's).
+        ranges: (least, largest) of each column that is scaled to [0, 1], for tables.
     """
 
     name: str
@@ -62,6 +77,8 @@ class Dataset:
     class_names: tuple[str, ...]
     units: str
     groups: tuple[str, ...] | None = None
+    identifiers: tuple[str, ...] | None = None
+    ranges: dict[str, tuple[float, float]] | None = None
 
     def __post_init__(self) -> None:
         check_names(self.class_names)
@@ -80,6 +97,11 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one point."""
         return tuple(self.train.x.shape[1:])
+
+    def counts(self) -> list[tuple[str, int, int]]:
+        """Each class with the number of its training and test points."""
+        train, test = (torch.bincount(split.y, minlength=self.classes).tolist() for split in (self.train, self.test))
+        return list(zip(self.class_names, train, test, strict=True))
 
     def for_choices(self) -> "Dataset":
         """A tenth of the training data as the test split, by class and always the same; the rest to train on."""
@@ -110,8 +132,8 @@ def data_folder() -> Path:
     return Path(os.environ.get("SAFESET_DATA") or Path.home() / ".cache" / "safeset" / "data")
 
 
-def find(*names: str, what: str) -> Path:
-    """The first of several files or folders that is there.
+def find(*names: str, what: str, get: str | None = None) -> Path:
+    """The first of several files or folders that is there; ``get`` is what `safeset data get` calls it.
 
     Raises:
         DataNotFoundError: saying where it was looked for.
@@ -121,6 +143,7 @@ def find(*names: str, what: str) -> Path:
         if place.exists():
             return place
     raise DataNotFoundError(
-        f"Expected {what} at {' or '.join(map(str, places))}, but nothing is there. Put it there, or set SAFESET_DATA "
-        "to the folder that holds it."
+        f"Expected {what} at {' or '.join(map(str, places))}, but nothing is there. "
+        + (f"`safeset data get {get}` downloads it; or put" if get else "Put")
+        + " it there, or set SAFESET_DATA to the folder that holds it."
     )

@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from safeset.data.dataset import TEST_SHARE, Dataset, Split, find
-from safeset.errors import ArgumentError, expected, first_few
+from safeset.errors import ArgumentError, SafesetError, expected, first_few
+from safeset.files import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
@@ -36,7 +35,7 @@ class BadFilesError(ArgumentError):
 
 def eurosat(*, progress: Progress | None = None) -> Dataset:
     """EuroSAT, RGB (Helber et al., 2019): 27,000 images of 64 × 64 pixels, 10 classes, a third of each to test."""
-    path = find("EuroSAT_RGB", "2750", what="EuroSAT's RGB images, the folder EuroSAT_RGB with its class folders")
+    path = find("EuroSAT_RGB", "2750", what="EuroSAT's RGB images, the folder EuroSAT_RGB", get="eurosat")
     split, names = decoded(path, None, skip_bad=False, progress=progress)
     return Dataset("eurosat", *split.held_out(1 / 3), names, "pixels in [0, 1]")
 
@@ -97,26 +96,31 @@ def decoded_files(
     return split
 
 
-def read_image(path: Path, size: int | None) -> np.ndarray:
-    """An image as bytes (3, size, size), turned as its camera was held; in its own size if none is given.
+def read_image(source: Path | BinaryIO, size: int | tuple[int, int] | None, *, channels: int = 3) -> np.ndarray:
+    """An image as bytes (channels, height, width), turned as its camera was held.
+
+    Args:
+        source: a file.
+        size: side of a square, or (height, width), that it is resized to; its own size if None.
+        channels: 3, or 1 for grey.
 
     Raises:
         ValueError: with the reason, if it cannot be used.
     """
     from PIL import Image, ImageOps
 
-    with _opened(path) as image:
+    with _opened(source) as image:
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(f"{image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I;16"):  # 16 bits: the upper eight
             upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-        plain = upright.convert("RGB")
-    if size is not None and plain.size != (size, size):
-        plain = plain.resize(
-            (size, size), Image.Resampling.BOX if min(plain.size) >= size else Image.Resampling.BICUBIC
-        )
-    return np.asarray(plain).transpose(2, 0, 1).copy()
+        plain = upright.convert("RGB" if channels == 3 else "L")
+    height, width = (size, size) if isinstance(size, int) else size or (plain.height, plain.width)
+    if plain.size != (width, height):
+        larger = plain.width >= width and plain.height >= height
+        plain = plain.resize((width, height), Image.Resampling.BOX if larger else Image.Resampling.BICUBIC)
+    return np.asarray(plain).reshape(height, width, channels).transpose(2, 0, 1).copy()
 
 
 def _decode(files: list[tuple[Path, int]], size: int | None, skip_bad: bool, progress: Progress | None) -> Split:
@@ -159,17 +163,18 @@ def _size_of(file: Path) -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator["ImageFile"]:
+def _opened(source: Path | BinaryIO) -> Iterator["ImageFile"]:
     """An image file; whatever a broken one makes its decoder raise is a ValueError with the reason."""
     from PIL import Image
 
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(source, formats=FORMATS) as image:
             yield image
     except ValueError:
         raise
     except Exception as error:  # decoders raise what they like
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+        raise ValueError(reason) from None
 
 
 def cache_folder() -> Path:
@@ -177,27 +182,18 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SAFESET_CACHE") or Path.home() / ".cache" / "safeset" / "decoded")
 
 
-def _digest(split: Split) -> str:
-    return hashlib.sha256(split.x.numpy().tobytes() + split.y.numpy().tobytes()).hexdigest()
-
-
 def _save(path: Path, split: Split) -> None:
     """Write a cache file, whole or not at all; a cache that cannot be written is no error."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"x": split.x.contiguous(), "y": split.y}, temporary, metadata={"sha256": _digest(split)})
-        temporary.replace(path)
-    except (OSError, SafetensorError):
-        with suppress(OSError):
-            temporary.unlink()
+        write_tensors(path, {"x": split.x, "y": split.y}, {"sha256": split.digest()})
 
 
 def _load(path: Path) -> Split | None:
     """A cache file, if it is there, whole and unchanged."""
     try:
-        with safe_open(path, framework="pt") as file:
-            split = Split(file.get_tensor("x"), file.get_tensor("y"))
-            return split if (file.metadata() or {}).get("sha256") == _digest(split) else None
-    except (OSError, SafetensorError, ArgumentError):
+        tensors, metadata = read_tensors(path)
+        split = Split(tensors["x"], tensors["y"])
+    except (SafesetError, KeyError):
         return None
+    return split if metadata.get("sha256") == split.digest() else None

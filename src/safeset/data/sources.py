@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from safeset.data import acasxu, cifar100, embedded, images, tables, tiny_imagenet
-from safeset.data.dataset import Dataset
+from safeset.data.dataset import Dataset, data_folder
+from safeset.data.download import ARCHIVES
 from safeset.errors import DataNotFoundError, expected, nearest
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
@@ -16,6 +17,36 @@ SOURCES: dict[str, Callable[..., Dataset]] = {
     "tiny-imagenet": tiny_imagenet.tiny_imagenet,
     "acasxu": acasxu.acasxu,
 }
+
+
+ABOUT = {
+    "digits": "handwritten digits, 8 × 8 pixels, 10 classes; comes with scikit-learn",
+    "blobs2d": "four overlapping classes in the plane; made here",
+    "eurosat": "satellite images, 64 × 64 pixels, 10 classes",
+    "cifar100": "small photographs, 32 × 32 pixels, 100 classes in 20 superclasses",
+    "tiny-imagenet": "photographs, 64 × 64 pixels, 200 classes",
+    "acasxu": "advisories of a collision-avoidance network, 5 numbers, 5 classes",
+}
+PLACES = {
+    "eurosat": ("EuroSAT_RGB", "2750"),
+    "cifar100": ("cifar-100-binary",),
+    "tiny-imagenet": ("tiny-imagenet-200",),
+    "acasxu": ("acasxu",),
+}
+
+
+def known() -> list[tuple[str, str, str]]:
+    """Each data set: its name, whether it is here, and what it is."""
+    return [(name, _here(name), ABOUT[name]) for name in SOURCES]
+
+
+def _here(name: str) -> str:
+    if name not in PLACES:
+        return "built in"
+    found = [data_folder() / place for place in PLACES[name] if (data_folder() / place).exists()]
+    if found:
+        return f"in {found[0]}"
+    return f"safeset data get {name}" if name in ARCHIVES else f"to be put into {data_folder() / PLACES[name][0]}"
 
 
 def load_data(source: str | Path, **options: Any) -> Dataset:

@@ -3,7 +3,7 @@
 import csv
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -56,11 +56,9 @@ def table(
         skip_bad: leave out rows that cannot be used, instead of stopping.
     """
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        rows = list(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
-    header = [name.strip() for name in rows[0]] if rows else []
-    if len(header) < 2 or len(set(header)) < len(header):
-        got = f"{repeated(header)!r} twice" if len(set(header)) < len(header) else f"{len(header)} columns"
-        raise expected(f"{path} to start with a header of at least two different names", got)
+        header, rows = read_table(file, str(path), tabs=path.suffix.lower() == ".tsv")
+    if len(header) < 2:
+        raise expected(f"{path} to have a column of numbers and one of labels", f"{len(header)} columns")
     label = header[-1] if label is None else label
     if label not in header:
         raise expected(f"a column of labels in {path}", repr(label), nearest(label, header))
@@ -68,7 +66,8 @@ def table(
     for name in ranges or {}:
         if name not in columns:
             raise expected(f"ranges for columns of {path}", repr(name), nearest(name, columns))
-    numbers, labels, bad = _rows(rows[1:], header, label)
+    numbers, labels, lines = numbers_of(rows, header, columns, label)
+    bad = list(lines.values())
     if bad and not skip_bad:
         got = f"{len(bad)} bad: {first_few(bad)}"
         raise expected(f"numbers in every row of {path}", got, "Use --skip-bad to leave them out.")
@@ -77,36 +76,53 @@ def table(
     names, y = _labels(labels, None)
     x = torch.tensor(numbers, dtype=torch.float64)
     stay, _ = stratified(y, TEST_SHARE, seed=0)
-    low, high = x[stay].amin(dim=0), x[stay].amax(dim=0)
-    for place, name in enumerate(columns):
-        if ranges and name in ranges:
-            low[place], high[place] = ranges[name]
-    scaled = ((x - low) / torch.where(high > low, high - low, 1.0)).float()
-    told = ", ".join(f"{name} {a:g}..{b:g}" for name, a, b in zip(columns, low.tolist(), high.tolist(), strict=True))
-    split = Split(scaled, y).held_out(TEST_SHARE)
-    return Dataset(path.stem, *split, names, f"columns scaled to [0, 1] ({told})")
+    own = zip(x[stay].amin(dim=0).tolist(), x[stay].amax(dim=0).tolist(), strict=True)
+    chosen = {name: (ranges or {}).get(name, pair) for name, pair in zip(columns, own, strict=True)}
+    told = ", ".join(f"{name} {low:g}..{high:g}" for name, (low, high) in chosen.items())
+    split = Split(scaled(x, chosen), y).held_out(TEST_SHARE)
+    return Dataset(path.stem, *split, names, f"columns scaled to [0, 1] ({told})", ranges=chosen)
 
 
-def _rows(
-    rows: Sequence[Sequence[str]], header: list[str], label: str
-) -> tuple[list[list[float]], list[str], list[str]]:
-    """Numbers and labels of the good rows, and what is wrong with the others."""
-    numbers, labels, bad = [], [], []
-    at = header.index(label)
-    for line, row in enumerate(rows, start=2):
-        if not any(cell.strip() for cell in row):
-            continue
+def scaled(x: Tensor, ranges: Mapping[str, tuple[float, ...]]) -> Tensor:
+    """Columns from their (least, largest) to [0, 1], as float32; a column of one value becomes its distance from it."""
+    low, high = torch.tensor(list(ranges.values()), dtype=torch.float64).unbind(dim=1)
+    spread = torch.where(high > low, high - low, torch.ones_like(low))
+    return ((x - low) / spread).float()
+
+
+def read_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The names of the columns, and each row that is not empty with the number of its line."""
+    try:
+        reader = csv.reader(lines, delimiter="\t" if tabs else ",")
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise expected(f"{what} to be a CSV file", str(error)) from None
+    header = [name.strip() for name in rows[0][1]] if rows else []
+    if not header or len(set(header)) < len(header):
+        got = f"{repeated(header)!r} twice" if header else "nothing"
+        raise expected(f"{what} to start with a header of different names", got)
+    return header, rows[1:]
+
+
+def numbers_of(
+    rows: Iterable[tuple[int, list[str]]], header: list[str], columns: list[str], label: str | None = None
+) -> tuple[list[list[float]], list[str], dict[int, str]]:
+    """Numbers and labels of the good rows, and what is wrong with the others, by line."""
+    numbers, labels, bad = [], [], {}
+    for line, row in rows:
         if len(row) != len(header):
-            bad.append(f"line {line} has {len(row)} columns instead of {len(header)}")
+            bad[line] = f"line {line} has {len(row)} columns instead of {len(header)}"
             continue
-        cells = [(name, cell) for place, (name, cell) in enumerate(zip(header, row, strict=True)) if place != at]
-        values = [_number(cell) for _, cell in cells]
-        if None in values or not row[at].strip():
-            name, cell = next(((n, c) for (n, c), v in zip(cells, values, strict=True) if v is None), (label, ""))
-            bad.append(f"line {line} has {cell!r} for {name!r}")
+        cells = dict(zip(header, row, strict=True))
+        values = {name: _number(cells[name]) for name in columns}
+        wrong = [name for name, value in values.items() if value is None]
+        if label is not None and not cells[label].strip():
+            wrong.append(label)
+        if wrong:
+            bad[line] = f"line {line} has {cells[wrong[0]]!r} for {wrong[0]!r}"
             continue
-        numbers.append([value for value in values if value is not None])
-        labels.append(row[at].strip())
+        numbers.append([value for value in values.values() if value is not None])
+        labels.append(cells[label].strip() if label is not None else "")
     return numbers, labels, bad
 
 

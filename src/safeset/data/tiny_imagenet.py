@@ -13,9 +13,9 @@ SIZE = 64
 def tiny_imagenet(*, progress: Progress | None = None) -> Dataset:
     """The official training set, and the validation set to test on; classes by their first name in WordNet.
 
-    ``groups`` are WordNet's own identifiers, by which a hierarchy of is-a edges names the classes.
+    ``identifiers`` are WordNet's, by which a hierarchy of is-a edges names the classes.
     """
-    folder = find("tiny-imagenet-200", what="Tiny-ImageNet, the folder tiny-imagenet-200")
+    folder = find("tiny-imagenet-200", what="Tiny-ImageNet, the folder tiny-imagenet-200", get="tiny-imagenet")
     train, wnids = decoded(folder / "train", SIZE, skip_bad=False, progress=progress)
     place = {wnid: label for label, wnid in enumerate(wnids)}
     notes = folder / "val" / "val_annotations.txt"
@@ -29,7 +29,8 @@ def tiny_imagenet(*, progress: Progress | None = None) -> Dataset:
     if missing:
         raise expected(f"the images that {notes} names", f"no {missing}")
     test = decoded_files(folder / "val", files, SIZE, skip_bad=False, progress=progress)
-    return Dataset("tiny-imagenet", train, test, _names(folder / "words.txt", wnids), "pixels in [0, 1]", wnids)
+    names = _names(folder / "words.txt", wnids)
+    return Dataset("tiny-imagenet", train, test, names, "pixels in [0, 1]", identifiers=wnids)
 
 
 def _names(path: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:

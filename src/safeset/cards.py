@@ -1,0 +1,64 @@
+"""The card of a model: what it is, what it promises, and how well it does, as Markdown."""
+
+from pathlib import Path
+from typing import Any
+
+from safeset.training.recipe import Recipe
+
+
+def card(recipe: Recipe, evaluation: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    """The README.md of a run.
+
+    Args:
+        recipe: fitted.
+        evaluation: what `evaluated` gives.
+        records: lines of metrics.jsonl.
+    """
+    task = recipe.task
+    assert task is not None
+    shape = " × ".join(map(str, task.input_shape))
+    names = ", ".join(task.class_names[:20]) + (", …" if len(task.class_names) > 20 else "")
+    seconds = f" in {records[-1]['seconds']:.0f} s" if records else ""
+    rows = [
+        f"| {row['method']} | {row['epsilon']:.4g} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
+        f"{row['accuracy']:.3f} | {row['core_size']:.2f} | {row['set_size']:.2f} |"
+        for row in evaluation["rows"]
+    ]
+    return "\n".join(
+        [
+            f"# {recipe.data.source.rstrip('/').rpartition('/')[2]}, {_short(evaluation['guarantee'])}",
+            "",
+            "A classifier whose answers are certified sets, trained with safeset "
+            f"{evaluation['safeset']} ({evaluation['commit']}).",
+            "",
+            f"- Input: {shape}; ε is in {task.units}.",
+            f"- Classes ({len(task.class_names)}): {names}.",
+            f"- Network: {recipe.model}, {recipe.epochs} epochs{seconds}, seed {recipe.seed}; see `recipe.toml`.",
+            f"- Guarantee: {_short(evaluation['guarantee'])}, trained for ε = {recipe.epsilon:.4g}.",
+            "",
+            f"On {evaluation['points']:,} {evaluation['split']} points, by proved bounds, in float64:",
+            "",
+            "| method | ε | VRA | rejected | accuracy | core | core and optional |",
+            "|---|---|---|---|---|---|---|",
+            *rows,
+            "",
+            "VRA: certified with the true label in the core. A certificate says that no perturbation of L2 norm ≤ ε",
+            "makes a class outside the answer outrank its core; it says nothing about larger or other perturbations.",
+            "",
+        ]
+    )
+
+
+def name_for(recipe: Recipe) -> str:
+    """A short name for the run of a recipe, for its directory.
+
+    >>> from safeset.training.recipe import Data
+    >>> name_for(Recipe(Data("photos/"), guarantee="rt3"))
+    'photos-rt3'
+    """
+    source = Path(recipe.data.source).stem or "data"
+    return f"{source}-{(recipe.guarantee or 'default').partition(':')[0]}"
+
+
+def _short(guarantee: str) -> str:
+    return guarantee if len(guarantee) <= 60 else guarantee[:57] + "..."

@@ -1,0 +1,254 @@
+"""The command line: parse, call, print. torch is imported only by commands that need it."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from safeset import __version__, console
+from safeset.errors import SafesetError, expected
+
+app = typer.Typer(
+    name="safeset",
+    help="Classifiers whose answers are certified sets: train, evaluate, certify.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Data sets: list them, look at them, download them.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
+GuaranteeText = Annotated[
+    str | None, typer.Option(help="standard, top3, rt3, affinity:FILE.toml, affinity:groups. Default: the run's own.")
+]
+
+
+@app.command()
+def train(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe's TOML file, or its name: `safeset models`.")] = None,
+    data: Annotated[str | None, typer.Option(help="A name (`safeset data list`), a folder, .npz or .csv.")] = None,
+    guarantee: GuaranteeText = None,
+    epsilon: Annotated[float | None, typer.Option(help="L2 radius in input units; images are in [0, 1].")] = None,
+    epochs: Annotated[int | None, typer.Option()] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the run. Default: runs/DATA-GUARANTEE.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    model: Annotated[str | None, typer.Option(help="A network: `safeset models`.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Points in a step.")] = None,
+    loss: Annotated[str | None, typer.Option(help="cross-entropy or trades.")] = None,
+    seed: Annotated[int | None, typer.Option()] = None,
+    size: Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")] = None,
+    label: Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
+    validation: Annotated[
+        bool,
+        typer.Option("--validation", help="Hold out a tenth of the training data to evaluate on: for choices."),
+    ] = False,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe: loss.margins=floating."),
+    ] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Between two checkpoints.")] = 5.0,
+    device: Device = None,
+) -> None:
+    """Train a certified classifier by a recipe, or with defaults on your own data."""
+    flags = {
+        "data.source": data,
+        "guarantee": guarantee,
+        "epsilon": epsilon,
+        "epochs": epochs,
+        "model": model,
+        "batch": batch,
+        "loss.name": loss,
+        "seed": seed,
+        "data.size": size,
+        "data.label": label,
+        "data.skip_bad": skip_bad or None,
+        "validation": validation or None,
+    }
+    given = {key: value for key, value in flags.items() if value is not None} | _changes(change or [])
+    from safeset.cards import name_for
+    from safeset.runs import Run
+    from safeset.training.recipe import assembled
+    from safeset.training.train import train as run_training
+
+    if resume and out is not None and recipe is None and not given and Run(out).recipe.exists():
+        stated = Run(out).read_recipe()
+    else:
+        stated = assembled(recipe, given)
+    path = out or Path("runs") / name_for(stated)
+    watch = console.TrainingWatch()
+    try:
+        net = run_training(
+            stated, out=path, resume=resume, device=device, checkpoint_minutes=checkpoint_minutes, watch=watch
+        )
+    finally:
+        watch.end()
+    result = json.loads(Run(path).evaluation.read_text())
+    units = Run(path).read_recipe().task.units if net.class_names else ""  # type: ignore[union-attr]
+    console.evaluation(result, units)
+    console.out.print(f"\nThe run is {path}. Next: safeset certify {path} FILE…, safeset evaluate {path} --per-class")
+
+
+@app.command()
+def evaluate(
+    run: RunPath,
+    epsilon: Annotated[str | None, typer.Option(help="One or more radii: 0.05,0.141. Default: the run's own.")] = None,
+    method: Annotated[str, typer.Option(help="Of uniform (the paper), floating, joint.")] = "uniform,floating,joint",
+    guarantee: GuaranteeText = None,
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    per_class: Annotated[bool, typer.Option("--per-class", help="Also by class.")] = False,
+    out: Annotated[Path | None, typer.Option(help="JSON file. Default: evaluation.json in the run.")] = None,
+    device: Device = None,
+) -> None:
+    """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, sizes."""
+    from safeset.files import write_whole
+    from safeset.jobs import evaluate_run
+    from safeset.runs import Run
+
+    result, units = evaluate_run(
+        Run(run),
+        epsilons=_numbers(epsilon) if epsilon else None,
+        methods=[part.strip() for part in method.split(",")],
+        guarantee=guarantee,
+        source=data,
+        per_class=per_class,
+        device=device,
+        progress=console.progress,
+    )
+    console.evaluation(result, units)
+    target = out or Run(run).evaluation
+    write_whole(target, json.dumps(result, indent=1) + "\n")
+    console.out.print(f"\nWritten to {target}.")
+
+
+@app.command()
+def certify(
+    run: RunPath,
+    files: Annotated[list[str], typer.Argument(help="Images, folders, .csv or .npz files; - for standard input.")],
+    epsilon: Annotated[float | None, typer.Option(help="L2 radius in input units. Default: the run's own.")] = None,
+    method: Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")] = None,
+    guarantee: GuaranteeText = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each point, one in a line.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
+    device: Device = None,
+) -> None:
+    """Certify images or rows: the core, what may join it, and up to which radius each core holds."""
+    if as_json and as_csv:
+        raise expected("one of --json and --csv", "both")
+    from safeset.jobs import certify_files
+
+    records = certify_files(
+        run, files, epsilon=epsilon, method=method, guarantee=guarantee, device=device, stdin=sys.stdin.buffer
+    )
+    bad = 0
+    if as_json:
+        for record in records:
+            bad += "problem" in record
+            print(json.dumps(record, ensure_ascii=False), flush=True)
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(console.COLUMNS)
+        for record in records:
+            bad += "problem" in record
+            writer.writerow(console.cells(record))
+    else:
+        bad = console.certificates(list(records))
+    if bad:
+        console.err.print(f"{bad} of the points could not be read.")
+        raise typer.Exit(1)
+
+
+@app.command()
+def models() -> None:
+    """The networks and the recipes that come with safeset."""
+    from safeset.models import list_models
+    from safeset.training.recipe import list_recipes
+
+    console.out.print("Networks:  " + ", ".join(list_models()))
+    console.out.print("Recipes:   " + ", ".join(list_recipes()))
+
+
+@app.command()
+def version() -> None:
+    """The version."""
+    console.out.print(f"safeset {__version__}")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """The data sets that safeset knows, and whether they are here."""
+    from safeset.data.sources import known
+
+    rows = [[name, where, about] for name, where, about in known()]
+    console.table("", ["name", "", "what"], rows, texts=3)
+
+
+@data_app.command("show")
+def data_show(
+    source: Annotated[str, typer.Argument(help="A name, a folder of class folders, .npz or .csv.")],
+    out: Annotated[Path | None, typer.Option(help="File for the picture. Default: NAME.png in the cache.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
+) -> None:
+    """Counts by class, and a picture."""
+    from safeset.data.images import cache_folder
+    from safeset.data.picture import picture
+    from safeset.data.sources import load_data
+
+    found = load_data(source, **({"skip_bad": True} if skip_bad else {}))
+    rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
+    console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
+    console.out.print(f"{len(found.train):,} training points, {len(found.test):,} test points, {found.classes} classes")
+    image = picture(found)
+    target = out or cache_folder() / f"{found.name}.png"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    image.save(target)
+    console.out.print(f"Picture: {target}")
+
+
+@data_app.command("get")
+def data_get(name: Annotated[str, typer.Argument(help="eurosat, cifar100 or tiny-imagenet.")]) -> None:
+    """Download a data set from its publisher: checked, and resumed where it was interrupted."""
+    from safeset.data.download import get
+
+    with console.transfer(name) as report:
+        path = get(name, progress=report)
+    console.out.print(f"{name} is in {path}.")
+
+
+def _changes(texts: list[str]) -> dict[str, Any]:
+    """KEY=VALUE texts as keys and values."""
+    from safeset.training.toml import literal
+
+    changes = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise expected("--set KEY=VALUE", repr(text))
+        changes[key.strip()] = literal(value.strip())
+    return changes
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise expected("one or more numbers such as 0.05,0.141", repr(text)) from None
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is a message and a non-zero exit, never a traceback."""
+    try:
+        app()
+    except SafesetError as error:
+        console.failure(str(error))
+        sys.exit(getattr(error, "exit_code", 1))
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        console.failure(f"{error.strerror or error}{where}")
+        sys.exit(1)

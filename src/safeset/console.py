@@ -1,0 +1,201 @@
+"""What the command line shows: tables, progress bars, plain lines where there is no terminal."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
+    """Print a table; the first ``texts`` columns are texts, the others numbers."""
+    if title:
+        out.print(f"[bold]{_safe(title)}[/bold]")
+    shown = Table(box=None, pad_edge=False)
+    for place, name in enumerate(header):
+        shown.add_column(name, justify="left" if place < texts else "right", header_style="dim", no_wrap=place >= texts)
+    for row in rows:
+        shown.add_row(*map(_safe, row))
+    Console(width=None if sys.stdout.isatty() else 500, highlight=False).print(shown)
+
+
+def _safe(text: str) -> str:
+    """Without the brackets that rich takes for markup."""
+    return text.replace("[", r"\[")
+
+
+def rates(row: dict[str, Any]) -> list[str]:
+    """The metrics of a row of an evaluation, as texts."""
+    sizes = [f"{row[name]:.2f}" if row[name] == row[name] else "–" for name in ("core_size", "set_size")]
+    return [f"{row['vra']:.3f}", f"{row['rejection_rate']:.3f}", f"{row['accuracy']:.3f}", *sizes]
+
+
+RATES = ["VRA", "rejected", "accuracy", "core", "core + optional"]
+
+
+def evaluation(result: dict[str, Any], units: str) -> None:
+    """Print the rows of an evaluation; by class where it has them."""
+    rows = result["rows"]
+    about = f"{result['guarantee']}" if len(result["guarantee"]) < 60 else "affinity"
+    title = f"{result['data']}, {about}: {result['points']:,} {result['split']} points, proved bounds, ε in {units}"
+    body = [[row["method"], f"{row['epsilon']:.4g}", *rates(row)] for row in rows]
+    table(title, ["method", "ε", *RATES], body, texts=1)
+    for row in rows:
+        if "classes" in row:
+            body = [[name, f"{part['points']:,}", *rates(part)] for name, part in row["classes"].items()]
+            out.print()
+            table(f"{row['method']}, ε = {row['epsilon']:.4g}, by class", ["class", "points", *RATES], body)
+
+
+def progress(items: Iterable[Any], count: int, what: str = "") -> Iterator[Any]:
+    """The same items, with a bar on a terminal."""
+    if not err.is_terminal:
+        yield from items
+        return
+    with _bar() as bar:
+        yield from bar.track(items, total=count, description=what)
+
+
+def _bar() -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
+    return Progress(*columns, TextColumn("{task.fields[tail]}"), console=err, transient=True)
+
+
+class TrainingWatch:
+    """Training on a terminal: a bar with the time left, loss, VRA, rejection, accuracy; else a line for each epoch."""
+
+    def __init__(self) -> None:
+        self.bar: Progress | None = None
+        self.task = TaskID(0)
+        self.steps, self.epochs, self.done = 1, 1, 0
+        self.tail, self.last = "", 0.0
+
+    def begin(self, epochs: int, steps: int, done: int) -> None:
+        """Show the bar."""
+        self.epochs, self.steps, self.done = epochs, steps, done
+        if err.is_terminal:
+            self.bar = _bar()
+            self.bar.start()
+            self.task = self.bar.add_task("", total=epochs * steps, completed=done, tail="")
+        elif done:
+            err.print(f"Continuing in epoch {done // steps + 1} of {epochs}.")
+
+    def step(self, loss: float | None) -> None:
+        """Move the bar."""
+        self.done += 1
+        if self.bar is not None:
+            where = f"epoch {min(self.epochs, self.done // self.steps + 1)}/{self.epochs}"
+            tail = self.tail if loss is None else f"loss {loss:.3f} {self.tail}"
+            fields = {"tail": tail} if loss is not None else {}
+            self.bar.update(self.task, completed=self.done, description=where, **fields)  # type: ignore[arg-type]
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """Show the metrics: estimates, from the power method."""
+        told = f"VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, accuracy {record['accuracy']:.3f}"
+        self.tail = told
+        if self.bar is None:
+            now, left = time.perf_counter(), self.epochs - record["epoch"]
+            if now - self.last >= 2 or left == 0 or record["epoch"] == 1:
+                remaining = f", {_span(record['seconds'] / record['epoch'] * left)} left" if left else ""
+                line = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}, {told}{remaining}"
+                err.print(line)
+                self.last = now
+
+    def note(self, text: str) -> None:
+        """Print a note."""
+        err.print(f"[yellow]{_safe(text)}[/yellow]")
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+def _span(seconds: float) -> str:
+    """A time in words.
+
+    >>> _span(75.2), _span(4020)
+    ('1 min 15 s', '1 h 07 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def certificates(records: list[dict[str, Any]]) -> int:
+    """Print certificates as a table; how many points could not be read."""
+    from safeset.certificates import shown  # after torch, which others have imported by now
+
+    rows, bad = [], 0
+    for record in records:
+        if "problem" in record:
+            bad += 1
+            rows.append([record["name"], "not read", "", ""])
+            err.print(f"[yellow]{_safe(record['name'])}: {_safe(record['problem'])}[/yellow]")
+            continue
+        holds = ", ".join(f"{{{_names(each['core'])}}} < {shown(each['radius'])}" for each in record["cores"])
+        core = f"{{{_names(record['core'])}}}" if record["certified"] else "⊥ (rejected)"
+        rows.append([record["name"], core, _names(record["optional"]), holds or "–"])
+    table("", ["point", "core", "may join", "holds for ε"], rows, texts=4)
+    return bad
+
+
+COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "best", "radii", "epsilon", "guarantee"]
+COLUMNS += ["method", "problem"]
+
+
+def cells(record: dict[str, Any]) -> list[Any]:
+    """A record of a certificate as cells of a CSV row; lists are joined by |, an infinite radius is inf.
+
+    ``best`` are the best classes, and ``radii`` the radius up to which each of their first ones is a core.
+    """
+    cores = record.get("cores", [])
+    row = {**record, "best": cores[-1]["core"] if cores else [], "radii": [each["radius"] for each in cores]}
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, list):
+            return "|".join(str(cell(each)) for each in value)
+        return "inf" if value is None else value
+
+    return [cell(row.get(name, "")) for name in COLUMNS]
+
+
+def _names(classes: list[str]) -> str:
+    return ", ".join(map(str, classes))
+
+
+def failure(text: str) -> None:
+    """Print why nothing came of it."""
+    err.print(f"[bold red]error:[/bold red] {_safe(text)}")
+
+
+@contextmanager
+def transfer(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for bytes; called with those done, and all."""
+    if not err.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

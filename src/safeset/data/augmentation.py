@@ -1,0 +1,99 @@
+"""Flips, quarter turns and shifts of images, in batches, on the device that holds them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from safeset.errors import expected, nearest
+
+FLIPS = ("none", "horizontal", "vertical", "both")
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How training images are moved, anew in each epoch; each choice is as likely as any other.
+
+    Attributes:
+        flips: ``none``, ``horizontal`` (left and right swapped), ``vertical`` or ``both``.
+        turns: quarter turns; with flips all eight ways to lay a square.
+        shift: up to so many pixels up or down, and to either side; what moves in is mirrored.
+    """
+
+    flips: str = "none"
+    turns: bool = False
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        if self.flips not in FLIPS:
+            raise expected(f"`flips` to be one of {', '.join(FLIPS)}", repr(self.flips), nearest(self.flips, FLIPS))
+        if not isinstance(self.turns, bool):
+            raise expected("`turns` to be true or false", repr(self.turns))
+        if isinstance(self.shift, bool) or not isinstance(self.shift, int) or self.shift < 0:
+            raise expected("`shift` to be a number of pixels ≥ 0", repr(self.shift))
+
+    def __bool__(self) -> bool:
+        return self.flips != "none" or self.turns or self.shift > 0
+
+    def check(self, input_shape: tuple[int, ...]) -> None:
+        """Complain if points of this shape cannot be moved so."""
+        if not self:
+            return
+        if len(input_shape) != 3:
+            raise expected("images to augment", f"points of shape {input_shape}")
+        if self.turns and input_shape[1] != input_shape[2]:
+            raise expected("square images for quarter turns", f"{input_shape[1]} × {input_shape[2]} pixels")
+        if self.shift >= min(input_shape[1:]):
+            raise expected(f"`shift` to be below the {min(input_shape[1:])} pixels of a side", self.shift)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """A move for each of ``count`` images: (count, 5) integers for `moved`."""
+        moves = torch.zeros(count, 5, dtype=torch.int64)
+
+        def coin() -> Tensor:
+            return torch.randint(2, (count,), generator=generator)
+
+        if self.flips in ("vertical", "both"):
+            moves[:, 0] = coin()
+        if self.flips in ("horizontal", "both"):
+            moves[:, 1] = coin()
+        if self.turns:  # a quarter turn is a transposition and a flip, a half turn both flips
+            quarter, half = coin(), coin()
+            moves[:, 0] = (moves[:, 0] + half) % 2
+            moves[:, 1] = (moves[:, 1] + half + quarter) % 2
+            moves[:, 2] = quarter
+        if self.shift:
+            moves[:, 3:] = torch.randint(-self.shift, self.shift + 1, (count, 2), generator=generator)
+        return moves
+
+
+def moved(images: Tensor, places: Tensor, moves: Tensor) -> Tensor:
+    """Some of the images, each moved its own way: one gather.
+
+    Args:
+        images: (n, channels, height, width).
+        places: (batch,) which.
+        moves: (batch, 5): flip rows, flip columns, transpose (0 or 1), shift of rows and of columns in pixels.
+
+    >>> image = torch.arange(6).view(1, 1, 2, 3)
+    >>> moved(image, torch.tensor([0]), torch.tensor([[0, 1, 0, 0, 0]]))[0, 0]
+    tensor([[2, 1, 0],
+            [5, 4, 3]])
+    """
+    _, channels, height, width = images.shape
+    flip_rows, flip_columns, transpose, down, right = moves[:, :, None, None].unbind(dim=1)
+    rows = torch.arange(height, device=images.device)[:, None]  # (height, 1)
+    columns = torch.arange(width, device=images.device)  # (width,)
+    # Where each pixel comes from, (batch, height, width).
+    row, column = _mirrored(rows - down, height), _mirrored(columns - right, width)
+    row, column = torch.where(transpose == 1, column, row), torch.where(transpose == 1, row, column)
+    row = torch.where(flip_rows == 1, height - 1 - row, row)
+    column = torch.where(flip_columns == 1, width - 1 - column, column)
+    channel = torch.arange(channels, device=images.device)[:, None, None]
+    return images[places[:, None, None, None], channel, row[:, None], column[:, None]]
+
+
+def _mirrored(place: Tensor, size: int) -> Tensor:
+    """Places beyond an edge, mirrored at it: −1 is 1, and size is size − 2."""
+    last = size - 1
+    return last - (last - place.abs()).abs()

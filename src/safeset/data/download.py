@@ -1,0 +1,296 @@
+"""Official archives: fetched with resume, held to the publisher's checksum, unpacked whole or not at all."""
+
+import fcntl
+import hashlib
+import re
+import shutil
+import stat
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from gzip import BadGzipFile
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path, PureWindowsPath
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from safeset.data.dataset import data_folder
+from safeset.errors import DataNotFoundError, SafesetError, expected, nearest
+
+TIMEOUT = 30.0  # seconds without a byte, after which a connection counts as dead
+TRIES = 5  # connections, before a server that keeps dropping them is given up
+PAUSE = 1.0  # seconds before the second connection; twice as long before the third, and so on
+PIECE = 1 << 20  # bytes that are read at once, at most
+
+EMBEDDED = ("digits", "blobs2d")
+ACASXU = "acasxu"
+PARTIAL, RANGE_REFUSED = 206, 416  # statuses of HTTP
+BROKEN = (EOFError, ValueError, RuntimeError, zlib.error, BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A publisher's archive of a data set.
+
+    Attributes:
+        url: where it is.
+        md5: the publisher's checksum of the whole file.
+        size: its bytes.
+        folder: what it unpacks to.
+        citation: whom to credit.
+    """
+
+    url: str
+    md5: str
+    size: int
+    folder: str
+    citation: str
+
+    @property
+    def file(self) -> str:
+        """The archive's own name.
+
+        >>> ARCHIVES["eurosat"].file
+        'EuroSAT_RGB.zip'
+        """
+        return Path(urlsplit(self.url).path).name
+
+
+ARCHIVES: dict[str, Archive] = {
+    "eurosat": Archive(
+        "https://zenodo.org/records/7711810/files/EuroSAT_RGB.zip?download=1",
+        md5="f46e308c4d50d4bf32fedad2d3d62f3b",
+        size=94_658_721,
+        folder="EuroSAT_RGB",
+        citation="Helber et al., EuroSAT: A Novel Dataset and Deep Learning Benchmark for Land Use and Land Cover "
+        "Classification, 2019",
+    ),
+    "cifar100": Archive(
+        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        md5="03b5dce01913d631647c71ecec9e9cb8",
+        size=168_513_733,
+        folder="cifar-100-binary",
+        citation="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
+    ),
+    "tiny-imagenet": Archive(
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        md5="90528d7ca1a48142e341f4ef8d21d0de",
+        size=248_100_043,
+        folder="tiny-imagenet-200",
+        citation="Le and Yang, Tiny ImageNet Visual Recognition Challenge, 2015",
+    ),
+}
+
+
+class _DroppedError(Exception):
+    """A connection that ended before the file did: worth another try."""
+
+
+def get(
+    name: str,
+    *,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    archives: Mapping[str, Archive] = ARCHIVES,
+) -> Path:
+    """Download and unpack a data set, unless it is there already; what an earlier try left is taken up again.
+
+    Args:
+        name: one of ``archives``.
+        folder: where to put it; by default where safeset looks for data.
+        progress: called now and then with the bytes that are there and the bytes of the whole file.
+        archives: what can be had.
+
+    Returns:
+        The unpacked folder.
+
+    Raises:
+        ArgumentError: for a name that is unknown, or that needs no download.
+        DataNotFoundError: if it cannot be had from its server, saying how to put it there by hand.
+        SafesetError: if another process is getting it, or if the file is not the publisher's; that file is deleted.
+        OSError: if it cannot be written; the unpacked folder is not there then, and what was downloaded is kept.
+    """
+    place = folder or data_folder()
+    if name not in archives:
+        raise _no_archive(name, place, archives)
+    archive = archives[name]
+    target, part = place / archive.folder, place / f"{archive.file}.part"
+    if target.is_dir():
+        return target
+    place.mkdir(parents=True, exist_ok=True)
+    with _locked(place / f".{name}.lock", name):
+        if not target.is_dir():  # another process may just have finished it
+            _download(archive, part, target, progress or (lambda done, total: None))
+            _verify(archive, part)
+            _unpack(archive, part, target)
+            part.unlink()
+    return target
+
+
+def _no_archive(name: str, place: Path, archives: Mapping[str, Archive]) -> SafesetError:
+    if name == ACASXU:
+        return DataNotFoundError(
+            "Expected a data set with an official archive, but got 'acasxu', which has none: put the 45 .nnet files of "
+            f"Reluplex (github.com/guykatzz/ReluplexCav2017, folder nnet) into {place / ACASXU}."
+        )
+    embedded = "It comes with safeset: there is nothing to download." if name in EMBEDDED else ""
+    remedy = embedded or nearest(name, [*archives, *EMBEDDED, ACASXU])
+    return expected(f"a data set to download ({', '.join(archives)})", repr(name), remedy)
+
+
+@contextmanager
+def _locked(path: Path, name: str) -> Iterator[None]:
+    """Be the only process that gets a data set; the lock goes with the process, so the file may stay."""
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SafesetError(
+                f"Expected to be the only process that gets {name} into {path.parent}, but got there second: another "
+                "one is at it. Wait until it is done, then try again."
+            ) from None
+        yield
+
+
+def _download(archive: Archive, part: Path, target: Path, progress: Progress) -> None:
+    """Fetch what is missing of the file, over several connections if need be."""
+    dropped = _DroppedError()
+    for attempt in range(TRIES):
+        time.sleep(PAUSE * attempt)
+        try:
+            return _fetch_rest(archive, part, target, progress)
+        except _DroppedError as error:
+            dropped = error
+    got = f"the connection was dropped {TRIES} times ({dropped}); what came is kept, and the next try goes on with it"
+    raise _by_hand(archive, target, got)
+
+
+def _fetch_rest(archive: Archive, part: Path, target: Path, progress: Progress) -> None:
+    """Fetch what is missing of the file over one connection.
+
+    Errors of the network are `_DroppedError`, so that those of the disk are never taken for them.
+    """
+    done = part.stat().st_size if part.exists() else 0
+    progress(done, archive.size)
+    if done >= archive.size:
+        return
+    with _answer(archive, part, done, target) as response:
+        start = _start(response, archive, done)
+        with part.open("ab") as file:
+            file.truncate(start)
+            done = start
+            while piece := _piece(response, archive.size - done):
+                file.write(piece)
+                done += len(piece)
+                progress(done, archive.size)
+    if done < archive.size:
+        raise _DroppedError(f"after {done:,} of {archive.size:,} bytes")
+
+
+def _answer(archive: Archive, part: Path, done: int, target: Path) -> HTTPResponse:
+    """The server's answer to a request for the file from a byte on."""
+    headers = {"User-Agent": "safeset"} | ({"Range": f"bytes={done}-"} if done else {})
+    try:
+        response: HTTPResponse = urlopen(Request(archive.url, headers=headers), timeout=TIMEOUT)
+        return response
+    except HTTPError as error:
+        error.close()
+        if done and error.code == RANGE_REFUSED:
+            part.unlink()
+            raise _DroppedError(f"the server has nothing after {done:,} bytes") from None
+        raise _by_hand(archive, target, f"the server answered {error.code} {error.reason}") from None
+    except (URLError, TimeoutError) as error:
+        reason = error.reason if isinstance(error, URLError) else error
+        raise _by_hand(archive, target, f"the server could not be reached ({reason})") from None
+    except (OSError, HTTPException) as error:
+        raise _DroppedError(f"{type(error).__name__}: {error}") from None
+
+
+def _start(response: HTTPResponse, archive: Archive, done: int) -> int:
+    """The byte of the file that an answer begins with: 0 if the server cares for no range."""
+    start, total = 0, response.length
+    if response.status == PARTIAL:
+        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
+        if not found or int(found[1]) > done:
+            raise _DroppedError(f"the server did not go on from byte {done:,}")
+        start, total = int(found[1]), None if found[2] == "*" else int(found[2])
+    if total not in (None, archive.size):
+        raise SafesetError(
+            f"Expected {archive.size:,} bytes from {archive.url}, but got an answer of {total:,} bytes: that is "
+            "another file, perhaps a network's log-in page. Open the address in a browser to see, then try again."
+        )
+    return start
+
+
+def _piece(response: HTTPResponse, most: int) -> bytes:
+    try:
+        return response.read1(min(PIECE, most))
+    except (OSError, HTTPException) as error:
+        raise _DroppedError(f"{type(error).__name__}: {error}") from None
+
+
+def _by_hand(archive: Archive, target: Path, got: str) -> DataNotFoundError:
+    return DataNotFoundError(
+        f"Expected to download {archive.url}, but {got}. Try again later; or get that file (md5 {archive.md5}) by "
+        f"other means and unpack it in {target.parent}, so that {target} is there."
+    )
+
+
+def _verify(archive: Archive, part: Path) -> None:
+    with part.open("rb") as file:
+        got = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if got != archive.md5:
+        part.unlink()
+        raise SafesetError(
+            f"Expected a file with the md5 {archive.md5} from {archive.url}, but got {got}. The file was deleted: try "
+            "again."
+        )
+
+
+def _unpack(archive: Archive, part: Path, target: Path) -> None:
+    """Unpack beside the target and rename at the end, so that a half-unpacked folder never has the target's name."""
+    temporary = target.with_name(f".{target.name}.unpacking")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    temporary.mkdir()
+    try:
+        _extract(archive, part, temporary)
+        if not (temporary / archive.folder).is_dir():
+            raise ValueError("an archive without that folder")
+        (temporary / archive.folder).rename(target)
+    except BROKEN as error:
+        part.unlink()
+        raise SafesetError(
+            f"Expected {archive.url} to unpack to the folder {archive.folder}, but got {error}. Nothing was unpacked, "
+            "and the file was deleted."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _extract(archive: Archive, part: Path, into: Path) -> None:
+    if archive.file.endswith(".zip"):
+        with zipfile.ZipFile(part) as packed:
+            for member in packed.infolist():
+                _check_member(member.filename, special=stat.S_ISLNK(member.external_attr >> 16))
+            packed.extractall(into)
+    else:
+        with tarfile.open(part, "r:gz") as packed_tar:
+            for each in packed_tar.getmembers():
+                _check_member(each.name, special=not (each.isfile() or each.isdir()))
+            # Python before 3.11.4 has no filters; the others warn without one.
+            options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            packed_tar.extractall(into, **options)
+
+
+def _check_member(name: str, *, special: bool) -> None:
+    path = PureWindowsPath(name)  # knows all that the other systems call absolute or a separator, too
+    if special or path.anchor or ".." in path.parts:
+        raise ValueError(f"{name!r} in it, {'no plain file' if special else 'which is outside'}")

@@ -1,0 +1,130 @@
+"""Points to certify, from files as users have them: images, rows of a table, arrays."""
+
+import io
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safeset.data.images import SUFFIXES, read_image
+from safeset.data.tables import numbers_of, read_table, scaled
+from safeset.errors import ArgumentError, expected, first_few
+
+IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*", b"P5", b"P6")
+
+
+class Point(NamedTuple):
+    """One input with the name it is told by; or, instead of the input, what is wrong with it."""
+
+    name: str
+    x: Tensor | None  # (*input_shape)
+    problem: str = ""
+
+
+def read_points(
+    sources: Sequence[str],
+    *,
+    input_shape: tuple[int, ...],
+    ranges: Mapping[str, tuple[float, ...]] | None = None,
+    stdin: BinaryIO,
+) -> Iterator[Point]:
+    """The points of files, one after another; what is wrong with a file is told, and does not stop the others.
+
+    Args:
+        sources: images, folders of images, ``.npz`` files with an array x, ``.csv`` files with a header; ``-`` is
+            standard input: an image, a list of files (one in a line), or a CSV.
+        input_shape: shape of one input; images are resized to it.
+        ranges: (least, largest) of each column, if the net was trained on a table.
+        stdin: standard input.
+    """
+    for source in sources:
+        try:
+            yield from _points(source, input_shape, ranges, stdin)
+        except (ArgumentError, OSError) as error:
+            yield Point(source, None, _reason(error))
+
+
+def _points(
+    source: str, shape: tuple[int, ...], ranges: Mapping[str, tuple[float, ...]] | None, stdin: BinaryIO
+) -> Iterator[Point]:
+    if source == "-":
+        content = stdin.read()
+        if ranges is not None:
+            yield from _rows(io.StringIO(content.decode("utf-8-sig", errors="replace")), "-", ranges)
+        elif content.startswith(IMAGE_STARTS):
+            yield _image("-", io.BytesIO(content), shape)
+        elif content.startswith(b"PK"):
+            yield from _arrays("-", io.BytesIO(content), shape)
+        else:
+            names = [line.strip() for line in content.decode(errors="replace").splitlines() if line.strip()]
+            if not names or "-" in names:
+                raise expected("an image, an .npz file or names of files on standard input", "nothing of the kind")
+            yield from read_points(names, input_shape=shape, ranges=ranges, stdin=stdin)
+        return
+    path = Path(source)
+    if path.is_dir():
+        files = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
+        if not files:
+            raise expected(f"images in {path}", "none")
+        yield from (_image(str(each), each, shape) for each in files)
+    elif path.suffix.lower() == ".npz":
+        with path.open("rb") as file:
+            yield from _arrays(source, file, shape)
+    elif ranges is not None:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
+            yield from _rows(lines, source, ranges, tabs=path.suffix.lower() == ".tsv")
+    else:
+        yield _image(source, path, shape)
+
+
+def _image(name: str, source: Path | BinaryIO, shape: tuple[int, ...]) -> Point:
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise expected(f"points of shape {shape}, in an .npz file", f"the image {name}")
+    try:
+        pixels = read_image(source, (shape[1], shape[2]), channels=shape[0])
+    except (ValueError, OSError) as error:
+        return Point(name, None, _reason(error))
+    return Point(name, torch.from_numpy(pixels).float() / 255)
+
+
+def _rows(
+    lines: io.TextIOBase, source: str, ranges: Mapping[str, tuple[float, ...]], *, tabs: bool = False
+) -> Iterator[Point]:
+    """Rows of a table, in its order; columns beyond those of the training are not looked at."""
+    header, rows = read_table(lines, source, tabs=tabs)
+    columns = list(ranges)
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise expected(f"the columns {', '.join(columns)} in {source}", f"none named {first_few(missing)}")
+    for row in rows:
+        numbers, _, bad = numbers_of([row], header, columns)
+        name = f"{source}:{row[0]}"
+        if bad:
+            yield Point(name, None, bad[row[0]].removeprefix(f"line {row[0]} ").capitalize())
+        else:
+            yield Point(name, scaled(torch.tensor(numbers, dtype=torch.float64), ranges)[0])
+
+
+def _arrays(source: str, file: BinaryIO, shape: tuple[int, ...]) -> Iterator[Point]:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            array = arrays["x"] if "x" in arrays.files else None
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise expected(f"{source} to be an .npz file of plain arrays", str(error).partition("\n")[0]) from None
+    if array is None or array.dtype.kind not in "fiu":
+        raise expected(f"numbers in an array x of {source}", "none")
+    if array.shape[1:] not in (shape, shape[1:] if len(shape) == 3 and shape[0] == 1 else shape):
+        raise expected(f"x of {source} to be of shape (n, {', '.join(map(str, shape))})", f"shape {array.shape}")
+    for place, point in enumerate(array.reshape(-1, *shape)):
+        x = torch.from_numpy(point.copy())
+        plain = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        finite = bool(plain.isfinite().all())
+        yield Point(f"{source}[{place}]", plain if finite else None, "" if finite else "NaN or infinite numbers")
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,154 @@
+"""What is done with a trained net: evaluate it on its data, certify users' files."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from safeset.certificates import Certificate
+from safeset.data.dataset import Dataset
+from safeset.data.points import read_points
+from safeset.data.sources import load_data
+from safeset.errors import expected, nearest
+from safeset.evaluation import evaluate
+from safeset.inputs import as_device
+from safeset.margins import METHODS
+from safeset.net import CertifiedNet
+from safeset.provenance import provenance
+from safeset.runs import Run, load
+from safeset.training.recipe import Recipe
+
+POINTS_AT_ONCE = 64
+
+
+def evaluate_run(
+    run: Run,
+    *,
+    epsilons: Sequence[float] | None = None,
+    methods: Sequence[str] = METHODS,
+    guarantee: str | None = None,
+    source: str | None = None,
+    per_class: bool = False,
+    device: str | None = None,
+    progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
+) -> tuple[dict[str, Any], str]:
+    """The evaluation as it is written down, and the units of ε.
+
+    Args:
+        run: a run whose training has ended.
+        epsilons: radii; by default the run's own.
+        methods: of ``uniform``, ``floating``, ``joint``.
+        guarantee: as text; by default the run's own.
+        source: other data, in the same form as the run's own.
+        per_class: also by class.
+        device: such as ``"cuda"``.
+        progress: wraps the batches.
+    """
+    for method in methods:
+        if method not in METHODS:
+            raise expected(f"methods among {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
+    recipe = run.read_recipe()
+    net = load(run.path).to(as_device(device))
+    points = run_data(recipe, source)
+    stated = replace(recipe, guarantee=guarantee).bound(points) if guarantee else None
+    result = evaluated(
+        net,
+        recipe,
+        points,
+        epsilons=epsilons,
+        methods=methods,
+        guarantee=stated,
+        per_class=per_class,
+        progress=progress,
+    )
+    return result, points.units
+
+
+def run_data(recipe: Recipe, source: str | None = None) -> Dataset:
+    """The data of a fitted recipe, or other data of the same shape and classes."""
+    task, own = recipe.task, recipe.data
+    assert task is not None
+    if source is None and own.source == "own":
+        raise expected("the data of the run", "none: it was given in Python", "Name a file or folder with --data.")
+    points = load_data(source or own.source, **own.options)
+    if points.input_shape != task.input_shape or points.class_names != task.class_names:
+        got = f"{points.input_shape} and {len(points.class_names)} classes"
+        names = sorted(set(points.class_names) ^ set(task.class_names))
+        also = f", other names: {', '.join(names[:5])}" if names else ""
+        raise expected(f"data as trained on: {task.input_shape} and {len(task.class_names)} classes", got + also)
+    return points.for_choices() if recipe.validation else points
+
+
+def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any) -> dict[str, Any]:
+    """The evaluation of a run as it is written down: rows, and with what they were made."""
+    started = time.perf_counter()
+    rows = evaluate(net, points.test, **options)
+    return {
+        "data": points.name,
+        "split": "validation" if recipe.validation else "test",
+        "points": len(points.test),
+        "guarantee": str(options.get("guarantee") or net.guarantee),
+        "rows": rows,
+        "bound_method": sorted({layer.method for layer in net.bounds().layers}),
+        "dtype": "float64",
+        "seconds": round(time.perf_counter() - started, 3),
+        **provenance(next(net.parameters()).device),
+        "recipe": json.loads(json.dumps(recipe.table(), default=str)),
+        "seed": recipe.seed,
+    }
+
+
+def certify_files(
+    path: Path,
+    files: Sequence[str],
+    *,
+    epsilon: float | None = None,
+    method: str | None = None,
+    guarantee: str | None = None,
+    device: str | None = None,
+    stdin: BinaryIO,
+) -> Iterator[dict[str, Any]]:
+    """A record for each point: what `Certificate.records` gives, the name, and the radius of each core.
+
+    A point that cannot be read has a ``problem`` instead. A radius is None where no perturbation can break it.
+    """
+    run = Run(path)
+    recipe = run.read_recipe()
+    net = load(path).to(as_device(device)).frozen()
+    points = read_points(files, input_shape=net.input_shape, ranges=recipe.data.ranges, stdin=stdin)
+    while some := list(islice(points, POINTS_AT_ONCE)):
+        good = [point.x for point in some if point.x is not None]
+        answers: Iterator[dict[str, Any]] = iter(())
+        if good:
+            x = torch.stack(good).to(next(net.parameters()).device)
+            answers = _records(net.certify(x, epsilon=epsilon, method=method, guarantee=guarantee))
+        for point in some:
+            yield {"name": point.name, **({"problem": point.problem} if point.x is None else next(answers))}
+
+
+def _records(certificate: Certificate) -> Iterator[dict[str, Any]]:
+    names = certificate.class_names or tuple(map(str, range(certificate.classes)))
+    for record, ranking, radii in zip(
+        certificate.records(), certificate.ranking.tolist(), certificate.radii.tolist(), strict=True
+    ):
+        cores = [
+            {"core": [names[index] for index in ranking[: place + 1]], "radius": radius}
+            for place, radius in enumerate(radii)
+            if radius > 0
+        ]
+        yield _plain({**record, "cores": cores})
+
+
+def _plain(value: Any) -> Any:
+    """Without ∞, which JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and math.isinf(value) else value

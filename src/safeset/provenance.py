@@ -1,0 +1,36 @@
+"""With what a number was made."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from safeset import __version__
+
+
+def commit() -> str:
+    """The commit of a checkout, with a + if its files differ; $COMMIT or ``unknown`` where there is no git."""
+    root = Path(__file__).parents[2]
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        if not (root / ".git").exists():
+            raise OSError
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("COMMIT", "unknown")
+    return done.stdout.strip()
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Version, commit, Python, torch and device."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {
+        "safeset": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": f"{device.type} ({name})",
+    }

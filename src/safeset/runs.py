@@ -1,0 +1,208 @@
+"""A run: the directory in which a trained model lives.
+
+``recipe.toml``, ``model.safetensors``, ``bounds.json`` (information: a proof is trusted only where it was made),
+``metrics.jsonl``, ``evaluation.json``, ``README.md``, and ``checkpoint.safetensors`` while it trains.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from safeset.errors import ArgumentError, SafesetError, expected
+from safeset.files import read_tensors, write_tensors, write_whole
+from safeset.models import create_model
+from safeset.net import CertifiedNet
+from safeset.training.recipe import Recipe
+
+
+class _Notes(Protocol):
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """A directory, and the names of what lies in it."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        """The recipe, fitted to its data."""
+        return self.path / "recipe.toml"
+
+    @property
+    def model(self) -> Path:
+        """The trained parameters."""
+        return self.path / "model.safetensors"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the training stands; gone when it is done."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        """A line for each epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def bounds(self) -> Path:
+        """What was proved, for information."""
+        return self.path / "bounds.json"
+
+    @property
+    def evaluation(self) -> Path:
+        """The last evaluation."""
+        return self.path / "evaluation.json"
+
+    @property
+    def card(self) -> Path:
+        """What the model is, in words."""
+        return self.path / "README.md"
+
+    @property
+    def done(self) -> bool:
+        """Whether the training has ended."""
+        return self.model.exists() and not self.checkpoint.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The directory to oneself; it is made if it is not there.
+
+        Raises:
+            SafesetError: if another process has it, or it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise SafesetError(
+                f"Expected a directory that can be written at {self.path}, but got: {error.strerror or error}."
+            ) from None
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                owner = os.read(handle, 20).decode(errors="replace").strip()
+                raise SafesetError(
+                    f"Expected {self.path} to be free, but got a run that process {owner} is training. Wait for it, "
+                    "or choose another directory."
+                ) from None
+            with suppress(OSError):  # the number is a courtesy
+                os.ftruncate(handle, 0)
+                os.write(handle, f"{os.getpid()}\n".encode())
+            yield
+        finally:
+            os.close(handle)
+
+    def append(self, record: dict[str, Any], watch: _Notes) -> None:
+        """Add a line to metrics.jsonl; one that cannot be written is told."""
+        try:
+            with self.metrics.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            watch.note(f"The metrics of epoch {record['epoch']} could not be written ({error.strerror or error}).")
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl that are whole."""
+        records = []
+        with suppress(OSError):
+            for line in self.metrics.read_text(errors="replace").splitlines():
+                with suppress(ValueError):
+                    records.append(json.loads(line))
+        return records
+
+    def forget(self, epoch: int) -> None:
+        """Leave out lines about later epochs than ``epoch``: they will be written again."""
+        kept = [record for record in self.records() if record["epoch"] <= epoch]
+        if self.metrics.exists():
+            write_whole(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def read_recipe(self) -> Recipe:
+        """The recipe, fitted.
+
+        Raises:
+            SafesetError: if there is no run.
+        """
+        if not self.recipe.is_file():
+            raise expected(
+                "the directory of a run", f"{self.path}, which has no recipe.toml", "safeset train makes one."
+            )
+        found = Recipe.read(self.recipe)
+        if found.task is None or found.epsilon is None or found.guarantee is None:
+            raise expected(f"the recipe of a run at {self.recipe}", "one that was not fitted to data")
+        return found
+
+    def save(self, net: CertifiedNet) -> None:
+        """Write the trained parameters."""
+        write_tensors(self.model, net.network.state_dict(), {"format": "safeset 1"})
+
+    def write_bounds(self, net: CertifiedNet) -> dict[str, Any]:
+        """Prove, and write down what was proved."""
+        bounds = net.bounds()
+        told = {
+            "note": "Information only: proofs are trusted only in the process that made them.",
+            "before_the_head": float(bounds.head.scale),
+            "device": next(net.parameters()).device.type,
+            "layers": [
+                {"name": layer.name, "type": layer.type, "bound": layer.bound, "method": layer.method}
+                for layer in bounds.layers
+            ],
+        }
+        write_whole(self.bounds, json.dumps(told, indent=1) + "\n")
+        return told
+
+
+def build(recipe: Recipe, network: nn.Module | None = None) -> CertifiedNet:
+    """The net of a fitted recipe, with new parameters that the recipe's seed decides."""
+    task = recipe.task
+    assert task is not None
+    assert recipe.epsilon is not None
+    assert recipe.guarantee is not None
+    if network is None:
+        if recipe.model in (None, "own"):
+            raise expected("the network that was trained", "none", "Give it: safeset.load(path, network=...).")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            network = create_model(recipe.model or "", input_shape=task.input_shape, classes=len(task.class_names))
+    return CertifiedNet(
+        network,
+        input_shape=task.input_shape,
+        guarantee=recipe.guarantee,
+        epsilon=recipe.epsilon,
+        class_names=task.class_names,
+    )
+
+
+def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:
+    """The trained net of a run directory.
+
+    Args:
+        path: the directory that `safeset.train` or ``safeset train`` made.
+        network: the module, where an own one was trained; its parameters are overwritten.
+
+    Raises:
+        SafesetError: if there is no run, or its training has not ended.
+    """
+    run = Run(Path(path))
+    recipe = run.read_recipe()
+    if not run.model.is_file():
+        raise expected(f"a trained model at {run.model}", "none", f"Continue with safeset train --resume --out {path}.")
+    net = build(recipe, network)
+    tensors, _ = read_tensors(run.model)
+    own = net.network.state_dict()
+    for name in sorted(own.keys() | tensors.keys()):
+        got = tuple(tensors[name].shape) if name in tensors else "none"
+        wanted = tuple(own[name].shape) if name in own else "none"
+        if got != wanted:
+            raise ArgumentError(f"Expected {name!r} of shape {wanted} in {run.model}, but got {got}.")
+    net.network.load_state_dict(tensors)
+    return net.eval()

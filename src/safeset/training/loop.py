@@ -1,0 +1,213 @@
+"""The loop: from a net and points to trained parameters, safe to interrupt at any moment."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from safeset.certify import certify_logits
+from safeset.constants import HeadConstants
+from safeset.data.dataset import Split
+from safeset.errors import SafesetError
+from safeset.evaluation import Metrics
+from safeset.net import CertifiedNet
+from safeset.runs import Run
+from safeset.training.recipe import Recipe
+from safeset.training.state import Position, State
+from safeset.training.step import Batches, objective
+from safeset.training.watch import Watch
+
+WATCHED = 1000  # points on which an epoch's metrics are estimated
+GLANCE = 0.25  # seconds between two looks at the loss, which a GPU must be waited for
+
+
+class Interrupted(SafesetError):  # noqa: N818  (no mistake)
+    """A signal asked the training to stop; everything is saved."""
+
+    def __init__(self, number: int, epoch: int, epochs: int, run: Run | None) -> None:
+        go_on = f" All is saved; continue with: safeset train --resume --out {run.path}" if run is not None else ""
+        super().__init__(f"Interrupted in epoch {epoch} of {epochs}.{go_on}")
+        self.signal = number
+        self.exit_code = 128 + number
+
+
+def fit(
+    net: CertifiedNet,
+    recipe: Recipe,
+    split: Split,
+    watched: Split,
+    *,
+    watch: Watch,
+    run: Run | None = None,
+    minutes: float = 5.0,
+) -> None:
+    """Train the parameters of a net, where they lie.
+
+    Args:
+        net: on the device to train on.
+        recipe: fitted to the data.
+        split: what to train on.
+        watched: points on which metrics are estimated after each epoch.
+        watch: is told how it goes.
+        run: where checkpoints go; a checkpoint that is there is continued, on a CPU to the bit.
+        minutes: between two checkpoints.
+
+    Raises:
+        Interrupted: after a signal, when all is saved.
+        SafesetError: if the loss is not finite any more.
+    """
+    device, epochs = next(net.parameters()).device, recipe.epochs or 1
+    split, watched = split.to(device), watched.to(device)
+    batches = Batches(split, recipe.augmentation, min(recipe.batch or 1, len(split)), recipe.seed)
+    value = objective(net, recipe.loss)
+    state = State.start(net, recipe)
+    data = split.digest() if run is not None else ""
+    position = Position()
+    if run is not None and run.checkpoint.exists():
+        position = state.load(run.checkpoint, data)
+    if run is not None:
+        run.forget(position.epoch)
+    net.guarantee.prepare(net.classes, device)
+    _for_training(net)
+    started = time.perf_counter() - position.seconds
+    watch.begin(epochs, batches.steps, position.epoch * batches.steps + position.step)
+    with _signals(run is not None) as asked, _random(recipe.seed, state):
+        saved = looked = time.perf_counter()
+        for epoch in range(position.epoch, epochs):
+            plan = batches.epoch(epoch)
+            state.set_rate(recipe.optimiser.rate(epoch, epochs))
+            weight = recipe.loss.weight(epoch, epochs)
+            total = torch.tensor(position.losses, dtype=torch.float64, device=device)
+            for step in range(position.step, batches.steps):
+                x, y = batches.get(plan, step)
+                loss, state.vectors = value(state.parameters, state.vectors, x, y, weight)
+                state.optimiser.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                state.optimiser.step()
+                total += loss.detach()
+
+                now = time.perf_counter()
+                due = run is not None and (bool(asked) or now - saved >= 60 * minutes)
+                glance = due or now - looked >= GLANCE
+                watch.step(_finite(loss, epoch, step, run) if glance else None)
+                looked = now if glance else looked
+                if due and run is not None:
+                    position = Position(epoch, step + 1, total.item(), now - started)
+                    _save(state, run, position, data, watch)
+                    saved = now
+                    if asked:
+                        watch.end()
+                        raise Interrupted(asked[0], epoch + 1, epochs, run)
+            record = {
+                "epoch": epoch + 1,
+                "loss": _finite(total / batches.steps, epoch, batches.steps - 1, run),
+                **estimated(net, state, watched, recipe),
+                "rate": recipe.optimiser.rate(epoch, epochs),
+                "seconds": round(time.perf_counter() - started, 3),
+            }
+            if run is not None:
+                run.append(record, watch)
+            watch.epoch(record)
+            position = Position(epoch + 1, 0, 0.0, record["seconds"])
+        watch.end()
+        if run is not None:
+            _save(state, run, position, data, watch)
+        if asked:
+            raise Interrupted(asked[0], epochs, epochs, run)
+
+
+@torch.no_grad()
+def estimated(net: CertifiedNet, state: State, split: Split, recipe: Recipe) -> dict[str, float]:
+    """VRA, rejection rate and accuracy on some points, from the power method's constants: estimates, nothing proved."""
+    net.eval()
+    constants, _ = net.estimate(None, state.vectors, max(2, recipe.loss.power_steps))
+    constants = HeadConstants(constants.rows.detach().double(), float(constants.scale))
+    metrics = Metrics()
+    for places in torch.split(torch.arange(len(split), device=split.y.device), 256):
+        part = split[places]
+        found = certify_logits(
+            net(part.inputs).double(), constants, net.epsilon, net.guarantee, method=recipe.loss.margins
+        )
+        metrics.update(found, part.y)
+    _for_training(net)
+    rates = metrics.compute()
+    return {name: rates[name] for name in ("vra", "rejection_rate", "accuracy")}
+
+
+def _save(state: State, run: Run, position: Position, data: str, watch: Watch) -> None:
+    """Write a checkpoint; one that cannot be written is told, and training goes on with the last good one."""
+    for name, tensor in state.parameters.items():
+        if not bool(tensor.isfinite().all()):
+            raise _not_finite(f"the parameter {name}", position.epoch, position.step, run)
+    try:
+        state.save(run.checkpoint, position, data)
+    except OSError as error:
+        kept = "the last good one is kept" if run.checkpoint.exists() else "there is none yet"
+        watch.note(f"No checkpoint could be written to {run.path} ({error.strerror or error}); {kept}.")
+
+
+def _for_training(net: CertifiedNet) -> None:
+    """Training mode, but for batch norm: it is certified with its running statistics, so it trains with them."""
+    net.train()
+    for layer in net.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.eval()
+
+
+def _finite(loss: Tensor, epoch: int, step: int, run: Run | None) -> float:
+    value = loss.item()
+    if not math.isfinite(value):
+        raise _not_finite(f"a loss of {value}", epoch, step + 1, run)
+    return value
+
+
+def _not_finite(what: str, epoch: int, step: int, run: Run | None) -> SafesetError:
+    kept = f" The last good checkpoint stays in {run.path}." if run is not None and run.checkpoint.exists() else ""
+    return SafesetError(
+        f"Expected finite numbers, but got {what} in epoch {epoch + 1}, step {step}. Try a lower rate "
+        f"(--set optimiser.rate=1e-4), or a smaller epsilon.{kept}"
+    )
+
+
+@contextmanager
+def _signals(catch: bool) -> Iterator[list[int]]:
+    """The signals that have asked to stop so far; a second one stops at once."""
+    asked: list[int] = []
+    if not catch or threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _random(seed: int, state: State) -> Iterator[None]:
+    """Random numbers of the recipe's seed, for layers such as dropout; the caller's own are left alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if state.random is not None:
+            torch.set_rng_state(state.random)
+        yield
+
+
+def some_of(split: Split) -> Split:
+    """Points for the metrics of each epoch, spread evenly."""
+    return split[torch.arange(0, len(split), max(1, len(split) // WATCHED))[:WATCHED]]

@@ -1,0 +1,320 @@
+"""Recipes: everything that decides what a training does, as frozen values and as TOML."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from safeset import affinity
+from safeset.data.augmentation import Augmentation
+from safeset.data.dataset import Dataset
+from safeset.data.sources import SOURCES
+from safeset.errors import ArgumentError, expected, nearest
+from safeset.guarantees import Affinity, Guarantee, RelaxedTopK, Standard, parse
+from safeset.inputs import check_epsilon
+from safeset.losses import LOSSES
+from safeset.margins import METHODS
+from safeset.models import list_models
+from safeset.schedules import Schedule
+from safeset.training import toml
+
+OPTIMISERS = ("adam", "adamw", "sgd")
+OWN_GROUPS = "affinity:groups"  # the groups that the data set itself has
+LEAST_STEPS = 3000
+IMAGE_EPSILON, TABLE_EPSILON = 36 / 255, 0.05
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the points come from: a name, or a user's own path, and the options of that source."""
+
+    source: str
+    size: int | None = None  # folders of images: side in pixels
+    label: str | None = None  # tables: the label's column
+    ranges: Mapping[str, tuple[float, ...]] | None = None  # tables: (least, largest) of each column
+    skip_bad: bool = False
+    network: str | None = None  # acasxu
+    points: int | None = None  # acasxu, blobs2d
+    seed: int | None = None  # acasxu, blobs2d
+
+    def __post_init__(self) -> None:
+        for name, pair in (self.ranges or {}).items():
+            if len(pair) != 2 or not (-math.inf < pair[0] <= pair[1] < math.inf):
+                raise expected("`ranges` to be pairs (least, largest)", f"{list(pair)} for {name!r}")
+        for name in ("size", "points"):
+            _at_least(1, name, getattr(self, name))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `load_data` is to be told besides the source."""
+        return {name: value for name, value in vars(self).items() if name != "source" and value not in (None, False)}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss on logits and ⊥."""
+
+    name: str = "cross-entropy"
+    weight: Schedule = Schedule(1.0, 1.0)  # λ of TRADES  # noqa: RUF009
+    margins: str = "uniform"  # of ⊥
+    power_steps: int = 2  # of the power method, for each batch
+
+    def __post_init__(self) -> None:
+        _among("name", self.name, LOSSES)
+        _among("margins", self.margins, METHODS)
+        _at_least(0, "power_steps", self.power_steps)
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """How parameters follow their gradients."""
+
+    name: str = "adam"
+    rate: Schedule = Schedule(1e-3, 1e-6, "after half")  # noqa: RUF009
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _among("name", self.name, OPTIMISERS)
+        if not 0 <= self.weight_decay < math.inf:
+            raise expected("`weight_decay` to be a number ≥ 0", self.weight_decay)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What goes in and what comes out; written by training, so that a run can be used without its data."""
+
+    input_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    units: str  # what ε is measured in
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what a training does. What is None is chosen when the data is seen: `fitted`.
+
+    Attributes:
+        data: where the points come from.
+        guarantee: as text: ``standard``, ``top3``, ``rt3``, ``affinity:FILE``, ``affinity:JSON``, or
+            ``affinity:groups`` for the data set's own groups. In TOML also a table that describes affinity sets.
+        epsilon: radius of the L2 ball, in the units of the data.
+        model: one of `list_models()`, or ``own`` for a network given in Python.
+        epochs: how often each point is seen; by default 100, and more where that would be few steps.
+        batch: points in a step.
+        seed: of initialisation, order and augmentation.
+        validation: hold out a tenth of the training data, and evaluate on it instead of the test data: for choices.
+        augmentation: how images are moved.
+        loss: on logits and ⊥.
+        optimiser: how parameters follow their gradients.
+        task: what goes in and what comes out, once it is known.
+    """
+
+    data: Data
+    guarantee: str | None = None
+    epsilon: float | None = None
+    model: str | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    seed: int = 0
+    validation: bool = False
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    loss: Loss = field(default_factory=Loss)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    task: Task | None = None
+
+    def __post_init__(self) -> None:
+        if self.guarantee not in (None, OWN_GROUPS):
+            object.__setattr__(self, "guarantee", str(parse(self.guarantee or "")))
+        if self.epsilon is not None:
+            object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
+        if self.model not in (None, "own"):
+            _among("model", self.model, list_models())
+        for name in ("epochs", "batch"):
+            _at_least(1, name, getattr(self, name))
+        if not 0 <= self.seed < 2**31:
+            raise expected("`seed` to be a whole number in 0..2³¹ − 1", self.seed)
+
+    # -- TOML ---------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def from_table(table: Mapping[str, Any], folder: Path | None = None) -> "Recipe":
+        """A recipe from plain values; files that describe affinity sets are looked for in ``folder``."""
+        plain = dict(table)
+        guarantee = plain.get("guarantee")
+        if isinstance(guarantee, Mapping):
+            plain["guarantee"] = str(Affinity(*affinity.from_description(guarantee, folder=folder)))
+        elif isinstance(guarantee, str) and guarantee != OWN_GROUPS:
+            kind, _, described = guarantee.partition(":")
+            if kind == "affinity" and folder is not None and not described.strip().startswith(("{", "[")):
+                guarantee = f"affinity:{folder / described.strip()}"
+            plain["guarantee"] = str(parse(guarantee))
+        given = plain.get("data")
+        if folder is not None and isinstance(given, Mapping) and isinstance(given.get("source"), str):
+            beside = folder / given["source"]
+            if given["source"] not in SOURCES and not Path(given["source"]).exists() and beside.exists():
+                plain["data"] = {**given, "source": str(beside)}
+        return toml.from_table(Recipe, plain)
+
+    @staticmethod
+    def read(path: Path) -> "Recipe":
+        """A recipe from a TOML file."""
+        return Recipe.from_table(read_table(path), path.parent)
+
+    def table(self) -> dict[str, Any]:
+        """The recipe as plain values, affinity sets as a table of names or indices."""
+        table = toml.to_table(self)
+        if self.guarantee and self.guarantee.startswith("affinity:") and self.guarantee != OWN_GROUPS:
+            stated = parse(self.guarantee)
+            assert isinstance(stated, Affinity)
+            names = self.task.class_names if self.task else None
+            table["guarantee"] = {"sets": [[_named(each, names) for each in one] for one in stated.sets]}
+            if stated.everyone_with:
+                table["guarantee"]["everyone_with"] = [_named(each, names) for each in stated.everyone_with]
+        return table
+
+    def text(self) -> str:
+        """The recipe as TOML; `read` gives the same recipe."""
+        return toml.write(self.table())
+
+    # -- data ---------------------------------------------------------------------------------------------------------
+
+    def bound(self, data: Dataset) -> Guarantee:
+        """The guarantee about the classes of a data set."""
+        if self.guarantee == OWN_GROUPS:
+            if data.groups is None:
+                raise expected("a data set with groups for affinity:groups", f"{data.name}, which has none")
+            return Affinity.from_groups(dict(zip(data.class_names, data.groups, strict=True))).bind(data.class_names)
+        stated = parse(self.guarantee) if self.guarantee else _relaxed(data.classes)
+        try:
+            return stated.bind(data.class_names)
+        except ArgumentError:
+            if data.identifiers is None:
+                raise
+        return stated.bind(data.identifiers)
+
+    def fitted(self, data: Dataset, *, own_network: bool = False) -> "Recipe":
+        """The recipe with everything chosen that the data decides: nothing is None, affinity sets are written out."""
+        self.augmentation.check(data.input_shape)
+        image = len(data.input_shape) == 3
+        epsilon = IMAGE_EPSILON if image else TABLE_EPSILON
+        batch = self.batch or (256 if len(data.train) >= 5000 else 64 if len(data.train) >= 1000 else 32)
+        steps = max(1, len(data.train) // batch)
+        return replace(
+            self,
+            data=replace(self.data, source=_absolute(self.data.source), ranges=data.ranges or self.data.ranges),
+            guarantee=str(self.bound(data)),
+            epsilon=epsilon if self.epsilon is None else self.epsilon,
+            model="own" if own_network else self.model or _model_for(data.input_shape),
+            epochs=self.epochs or max(100, min(LEAST_STEPS // steps, 1000)),
+            batch=batch,
+            task=Task(data.input_shape, data.class_names, data.units),
+        )
+
+
+def _absolute(source: str) -> str:
+    return source if source in SOURCES else str(Path(source).resolve())
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The table of a TOML file.
+
+    Raises:
+        ArgumentError: if it cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise expected(f"a recipe at {path}", (error.strerror or str(error)).lower()) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise expected(f"{path} to be TOML", f"this: {error}") from None
+
+
+def overridden(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with other values at dotted keys.
+
+    >>> overridden({"data": {"source": "digits"}}, {"data.size": 32, "epochs": 5})
+    {'data': {'source': 'digits', 'size': 32}, 'epochs': 5}
+    """
+    result = dict(table)
+    for key, value in changes.items():
+        head, _, rest = key.partition(".")
+        if rest:
+            inner = result.get(head, {})
+            if not isinstance(inner, Mapping):
+                raise expected(f"`{head}` to be a table, for `{key}`", repr(inner)[:80])
+            result[head] = overridden(inner, {rest: value})
+        else:
+            result[head] = value
+    return result
+
+
+def recipe_folder() -> Path:
+    """Where the recipes that come with safeset are: in the installed package, or beside it in a checkout."""
+    inside = Path(__file__).parents[1] / "recipes"
+    return inside if inside.is_dir() else Path(__file__).parents[3] / "recipes"
+
+
+def list_recipes() -> list[str]:
+    """The names of the recipes that come with safeset, such as ``cifar100/rt5``."""
+    folder = recipe_folder()
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml"))
+
+
+def find_recipe(name: str) -> Path:
+    """A recipe by its path, or by the name of one that comes with safeset."""
+    if Path(name).is_file():
+        return Path(name)
+    if name in list_recipes():
+        return recipe_folder() / f"{name}.toml"
+    remedy = nearest(name, list_recipes()) or f"safeset has {', '.join(list_recipes())}."
+    raise expected("the path of a recipe, or the name of one that comes with safeset", repr(name), remedy)
+
+
+def _relaxed(classes: int) -> Guarantee:
+    return RelaxedTopK(min(3, classes - 1)) if classes > 2 else Standard()
+
+
+def _model_for(shape: tuple[int, ...]) -> str:
+    """A network that suits points of a shape."""
+    if len(shape) == 3 and min(shape[1:]) >= 16 and not any(side % 4 for side in shape[1:]):
+        return "cnn-2c2f"
+    if len(shape) == 3 and min(shape[1:]) >= 4 and not any(side % 2 for side in shape[1:]):
+        return "cnn-1c1f"
+    return "mlp-2x256"
+
+
+def _named(member: int | str, names: tuple[str, ...] | None) -> int | str:
+    return names[member] if names and isinstance(member, int) else member
+
+
+def _among(key: str, value: Any, choices: Any) -> None:
+    if value not in choices:
+        raise expected(f"`{key}` to be one of {', '.join(choices)}", repr(value), nearest(value, choices))
+
+
+def _at_least(least: int, key: str, value: int | None) -> None:
+    if value is not None and value < least:
+        raise expected(f"`{key}` to be a whole number ≥ {least}", value)
+
+
+def assembled(name: str | None, changes: Mapping[str, Any]) -> Recipe:
+    """A recipe by its path or name, or none, with values at dotted keys changed: what the command line means.
+
+    Other data takes the place of the recipe's, options and all.
+    """
+    path = find_recipe(name) if name is not None else None
+    table = read_table(path) if path else {}
+    plain = dict(changes)
+    if "guarantee" in plain and plain["guarantee"] != OWN_GROUPS:
+        plain["guarantee"] = str(parse(plain["guarantee"]))  # files are looked for from here, not beside the recipe
+    given = table.get("data")
+    if "data.source" in plain and isinstance(given, Mapping) and plain["data.source"] != given.get("source"):
+        table.pop("data")
+    if not table.get("data") and "data.source" not in plain:
+        remedy = "Give a recipe, or --data with a name (safeset data list), a folder, an .npz or a .csv file."
+        raise expected("something to train on", "nothing", remedy)
+    try:
+        return Recipe.from_table(overridden(table, plain), path.parent if path else None)
+    except ArgumentError as error:
+        raise ArgumentError(f"In {path}: {error}" if path and not changes else str(error)) from None

@@ -1,0 +1,122 @@
+"""What changes from step to step, and its checkpoints: one file, without pickles."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from safeset.errors import SafesetError
+from safeset.files import read_tensors, write_tensors
+from safeset.net import CertifiedNet
+from safeset.training.recipe import Optimiser, Recipe
+
+VERSION = "1"
+
+
+@dataclass(frozen=True)
+class Position:
+    """The next step: its epoch, its place in the epoch, and what has been summed up so far."""
+
+    epoch: int = 0
+    step: int = 0
+    losses: float = 0.0  # sum over the steps of this epoch
+    seconds: float = 0.0  # spent in training
+
+
+@dataclass
+class State:
+    """Parameters, buffers, optimiser and power vectors; the first two are the net's own."""
+
+    parameters: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    optimiser: torch.optim.Optimizer
+    vectors: dict[str, Tensor]
+    random: Tensor | None = None  # of the CPU's generator, where a checkpoint was taken
+
+    @classmethod
+    def start(cls, net: CertifiedNet, recipe: Recipe) -> "State":
+        """Before the first step."""
+        parameters: dict[str, Tensor] = dict(net.named_parameters())
+        optimiser = make_optimiser(recipe.optimiser, list(net.parameters()))
+        return cls(parameters, dict(net.named_buffers()), optimiser, net.start_vectors(recipe.seed))
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from now on."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+
+    def save(self, path: Path, position: Position, data: str) -> None:
+        """Write a checkpoint, whole or not at all.
+
+        Args:
+            path: the file.
+            position: the next step.
+            data: digest of what is trained on.
+        """
+        groups = {
+            "parameters": self.parameters,
+            "buffers": self.buffers,
+            "optimiser": _moments(self.optimiser),
+            "vectors": self.vectors,
+            "random": {"cpu": torch.get_rng_state()},
+        }
+        flat = {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
+        write_tensors(path, flat, {"version": VERSION, "data": data, "position": json.dumps(asdict(position))})
+
+    def load(self, path: Path, data: str) -> Position:
+        """Continue where a checkpoint stands.
+
+        Raises:
+            SafesetError: if the file is not a checkpoint, or that of another training.
+        """
+        tensors, metadata = read_tensors(path)
+        if metadata.get("version") != VERSION or "position" not in metadata:
+            raise SafesetError(f"Expected a checkpoint of this version of safeset at {path}, but got something else.")
+        if metadata.get("data") != data:
+            raise SafesetError(
+                f"Expected the data that {path} was trained on, but got other data: it has changed since. Train into "
+                "another directory."
+            )
+        groups: dict[str, dict[str, Tensor]] = {"buffers": {}, "optimiser": {}, "vectors": {}}
+        for name, tensor in tensors.items():
+            group, _, rest = name.partition("/")
+            groups.setdefault(group, {})[rest] = tensor
+        _restore(self.parameters, groups["parameters"], "parameters")
+        _restore(self.buffers, groups["buffers"], "buffers")
+        _restore(self.vectors, groups["vectors"], "power vectors")
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in groups["optimiser"].items():
+            place, _, rest = name.partition(".")
+            moments.setdefault(int(place), {})[rest] = tensor
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+        self.random = groups["random"]["cpu"]
+        return Position(**json.loads(metadata["position"]))
+
+
+def make_optimiser(recipe: Optimiser, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimiser that a recipe names."""
+    rate, decay = recipe.rate.start, recipe.weight_decay
+    if recipe.name == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=decay)
+    kind = torch.optim.Adam if recipe.name == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=rate, weight_decay=decay, fused=True)
+
+
+def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What an optimiser remembers of each parameter, by its place and name."""
+    return {
+        f"{place}.{name}": content
+        for place, remembered in optimiser.state_dict()["state"].items()
+        for name, content in remembered.items()
+        if isinstance(content, Tensor)
+    }
+
+
+def _restore(into: dict[str, Tensor], saved: dict[str, Tensor], what: str) -> None:
+    if into.keys() != saved.keys() or any(into[name].shape != saved[name].shape for name in into):
+        raise SafesetError(f"Expected {what} of the recipe's own network in the checkpoint, but got others.")
+    with torch.no_grad():
+        for name, tensor in into.items():
+            tensor.copy_(saved[name])

@@ -1,0 +1,138 @@
+"""From a recipe to a trained net, and to a run directory that holds it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from safeset.cards import card
+from safeset.data.dataset import TEST_SHARE, Dataset, Split
+from safeset.data.sources import load_data
+from safeset.errors import SafesetError, expected
+from safeset.files import write_whole
+from safeset.inputs import as_device, as_tensor
+from safeset.jobs import evaluated
+from safeset.net import CertifiedNet
+from safeset.runs import Run, build, load
+from safeset.training.loop import fit, some_of
+from safeset.training.recipe import Recipe, find_recipe
+from safeset.training.watch import Silent, Watch
+
+OWN = "own"  # data or a network given in Python
+
+
+def train(
+    recipe: Recipe | Mapping[str, Any] | str | Path,
+    *,
+    network: nn.Module | None = None,
+    data: Dataset | tuple[Tensor, Tensor] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str | torch.device | None = None,
+    checkpoint_minutes: float = 5.0,
+    watch: Watch | None = None,
+) -> CertifiedNet:
+    """Train a net by a recipe; the command line's own function.
+
+    Args:
+        recipe: a `Recipe`, its plain values, the path of its TOML file, or the name of one that comes with safeset.
+        network: an own module instead of the recipe's model; trained where it is.
+        data: an own `Dataset`, or inputs (n, …) and labels (n,), instead of the recipe's.
+        out: directory for the run: recipe, model, proved bounds, metrics, evaluation. Without it nothing is written.
+        resume: continue the run in ``out``, to the bit on a CPU; if there is none, begin.
+        device: such as ``"cuda"``; by default a GPU if there is one.
+        checkpoint_minutes: between two checkpoints.
+        watch: is told how it goes.
+
+    Returns:
+        The trained net, on its device.
+
+    Raises:
+        SafesetError: for mistakes in the recipe or the data, a directory that is taken, a loss that is not finite.
+    """
+    watch = watch or Silent()
+    place = as_device(device)
+    stated = as_recipe(recipe, own_data=data is not None)
+    points = _dataset(data) if data is not None else load_data(stated.data.source, **stated.data.options)
+    fitted = stated.fitted(points, own_network=network is not None)
+    points = points.for_choices() if fitted.validation else points
+    net = build(fitted, network).to(place)
+    watched = some_of(points.test if fitted.validation else points.train)
+    if out is None:
+        fit(net, fitted, points.train, watched, watch=watch)
+        return net.eval()
+    run = Run(Path(out))
+    _check_free(run, resume)
+    with run.locked():
+        _check_free(run, resume)  # again: another may have come first
+        if run.recipe.exists():
+            check_same(run.read_recipe(), fitted)
+            if run.done:
+                watch.note(f"The training in {run.path} has ended already.")
+                return load(run.path, network=network).to(place)
+        try:
+            write_whole(run.recipe, fitted.text())
+            fit(net, fitted, points.train, watched, watch=watch, run=run, minutes=checkpoint_minutes)
+            _finish(run, net.eval(), fitted, points, watch)
+        except OSError as error:
+            raise SafesetError(
+                f"Expected to write into {run.path}, but got: {error.strerror or error}. What was saved before is "
+                "kept; continue with --resume."
+            ) from None
+    return net
+
+
+def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path, *, own_data: bool = False) -> Recipe:
+    """A recipe, however it is given."""
+    if isinstance(recipe, str | Path):
+        return Recipe.read(find_recipe(str(recipe)))
+    if isinstance(recipe, Mapping):
+        return Recipe.from_table({"data": {"source": OWN}, **recipe} if own_data else recipe)
+    return recipe
+
+
+def check_same(stored: Recipe, wanted: Recipe) -> None:
+    """Complain if a run is to be continued with another recipe."""
+    before, now = stored.table(), wanted.table()
+    for key in before.keys() | now.keys():
+        if before.get(key) != now.get(key):
+            got, old = (str(table.get(key, "its default"))[:60] for table in (now, before))
+            remedy = "Leave out the recipe and the flags to continue it as it was begun."
+            raise expected(f"the recipe of the run to continue: `{key}` {old}", got, remedy)
+
+
+def _check_free(run: Run, resume: bool) -> None:
+    """A run is continued only when asked, and nothing else is ever written into."""
+    if run.path.exists() and not run.path.is_dir():
+        raise expected("a directory for the run", f"{run.path}, which is a file")
+    if run.recipe.exists() and not resume:
+        remedy = "Choose another --out, or continue with --resume."
+        raise expected("a new directory for the run", f"{run.path}, which has one", remedy)
+    if not run.recipe.exists() and run.path.is_dir() and any(each.name[0] != "." for each in run.path.iterdir()):
+        raise expected("a new or empty directory for the run", f"{run.path}, which holds something else")
+
+
+def _finish(run: Run, net: CertifiedNet, recipe: Recipe, points: Dataset, watch: Watch) -> None:
+    """Prove, evaluate, write everything down; the checkpoint goes last."""
+    run.save(net)
+    run.write_bounds(net)
+    result = evaluated(net, recipe, points)
+    write_whole(run.evaluation, json.dumps(result, indent=1) + "\n")
+    write_whole(run.card, card(recipe, result, run.records()))
+    run.checkpoint.unlink(missing_ok=True)
+
+
+def _dataset(data: Dataset | tuple[Tensor, Tensor]) -> Dataset:
+    """A data set from inputs and labels: a fifth of each class is held out to test."""
+    if isinstance(data, Dataset):
+        return data
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise expected("`data` to be a Dataset, or inputs and labels", type(data).__name__)
+    x, y = as_tensor(data[0], "the inputs"), as_tensor(data[1], "the labels").long()
+    split = Split(x if x.dtype == torch.uint8 else x.float(), y)
+    names = tuple(map(str, range(int(y.max()) + 1)))
+    units = "pixels in [0, 1]" if x.dtype == torch.uint8 else "the units of the inputs"
+    return Dataset(OWN, *split.held_out(TEST_SHARE), names, units)

@@ -1,0 +1,46 @@
+"""What a training tells while it runs."""
+
+from typing import Any, Protocol
+
+
+class Watch(Protocol):
+    """Somebody who looks on; the command line shows a progress bar, Python nothing."""
+
+    def begin(self, epochs: int, steps: int, done: int) -> None:
+        """Training starts: so many epochs of so many steps, of which some are done."""
+
+    def step(self, loss: float | None) -> None:
+        """A step is done; its loss, now and then."""
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """An epoch is done: a line of metrics.jsonl."""
+
+    def note(self, text: str) -> None:
+        """Something that should be read."""
+
+    def end(self) -> None:
+        """No more steps."""
+
+
+class Silent:
+    """Looks away, but passes notes on as warnings."""
+
+    def begin(self, epochs: int, steps: int, done: int) -> None:
+        """Nothing."""
+
+    def step(self, loss: float | None) -> None:
+        """Nothing."""
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """A warning."""
+        import warnings
+
+        from safeset.errors import TrainingWarning
+
+        warnings.warn(text, TrainingWarning, stacklevel=2)
+
+    def end(self) -> None:
+        """Nothing."""
