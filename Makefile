@@ -1,4 +1,4 @@
-# make demo | test | test-slow | lint | bench
+# make demo | test | test-slow | lint | bench | bench-step
 # PyPI's torch for Linux carries CUDA (gigabytes). For the CPU build of PyTorch's own index:
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 PYTHON ?= python3
@@ -11,7 +11,7 @@ INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 GLORO := .venv-gloro
 GLORO_PYTHON ?= $(PYTHON)
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench bench-step clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/digits.py
@@ -34,6 +34,10 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev $(GLORO)/.ready
 	$(BIN)/python benchmarks/head.py --gloro $(GLORO)/bin/python
+	$(BIN)/python benchmarks/pages.py
+
+bench-step: $(VENV)/.dev $(GLORO)/.ready
+	$(BIN)/python benchmarks/step.py --gloro $(GLORO)/bin/python
 	$(BIN)/python benchmarks/pages.py
 
 $(VENV)/.demo: pyproject.toml constraints.txt

@@ -4,23 +4,14 @@ import json
 import os
 import platform
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from safeset.provenance import commit as commit
+
 ROOT = Path(__file__).parents[1]
-
-
-def commit() -> str:
-    """The commit that is measured, with a + if the tree differs from it; from $COMMIT where there is no git."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("COMMIT", "unknown")
-    return done.stdout.strip()
 
 
 def machine() -> dict[str, Any]:

@@ -6,12 +6,9 @@ All libraries are measured in one run: each head lives in a process of its own, 
 """
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +16,7 @@ import torch
 from common import ROOT, commit, machine, save
 from safeset import HeadConstants, RelaxedTopK, certify_logits
 from safeset.margins import METHODS
+from stepper import Stepper
 
 BATCH, FEATURES, THREADS = 256, 256, 2
 
@@ -37,36 +35,10 @@ def heads(gloro: bool) -> list[dict[str, Any]]:
     return described
 
 
-class Stepper:
-    """A process that takes a step when asked; see serve_steps.py."""
-
-    def __init__(self, python: str, head: dict[str, Any], *, backward: bool, memory: bool = False) -> None:
-        description = {**head, "batch": BATCH, "features": FEATURES, "threads": THREADS}
-        self.process = subprocess.Popen(
-            [python, str(Path(__file__).with_name("serve_steps.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        print(json.dumps({**description, "backward": backward, "memory": memory}), file=self.stdin, flush=True)
-        self.first = self.stdout.readline().strip()
-        if not self.first:
-            raise RuntimeError(f"{head['library']} did not start: {head['head']}, {head['classes']} classes")
-
-    def step(self) -> float:
-        """Seconds of one step, once the threads of the process before have stopped spinning."""
-        time.sleep(0.02)
-        print("step", file=self.stdin, flush=True)
-        return float(self.stdout.readline())
-
-    def stop(self) -> None:
-        """End the process."""
-        self.stdin.close()
-        self.process.wait()
+def stepper(python: str, head: dict[str, Any], *, backward: bool, memory: bool = False) -> Stepper:
+    """A process with a head."""
+    description = {**head, "batch": BATCH, "features": FEATURES, "threads": THREADS}
+    return Stepper(python, {**description, "backward": backward, "memory": memory})
 
 
 def measure_heads(pythons: dict[str, str], rounds: int) -> list[dict[str, Any]]:
@@ -77,14 +49,14 @@ def measure_heads(pythons: dict[str, str], rounds: int) -> list[dict[str, Any]]:
         plain = next(row for row in rows if (row["classes"], row["head"]) == (classes, "plain"))
         for direction in ("forward", "both"):
             backward = direction == "both"
-            steppers = [Stepper(pythons[row["library"]], row, backward=backward) for row in (*group, plain)]
-            times = [[stepper.step() for stepper in steppers] for _ in range(rounds)]
+            steppers = [stepper(pythons[row["library"]], row, backward=backward) for row in (*group, plain)]
+            times = [[each.step()[0] for each in steppers] for _ in range(rounds)]
             medians = [round(1e3 * statistics.median(taken), 3) for taken in zip(*times, strict=True)]
             for row, milliseconds in zip(group, medians, strict=False):
                 row[f"{direction}_ms"] = milliseconds
                 row[f"{direction}_plain_ms"] = medians[-1]
-            for stepper in steppers:
-                stepper.stop()
+            for each in steppers:
+                each.stop()
             for row in group:
                 row[f"{direction}_mb"] = memory(pythons[row["library"]], row, backward=backward)
         for row in group:
@@ -95,9 +67,9 @@ def measure_heads(pythons: dict[str, str], rounds: int) -> list[dict[str, Any]]:
 
 def memory(python: str, head: dict[str, Any], *, backward: bool) -> float:
     """Megabytes that a step adds at its peak, in a fresh process."""
-    stepper = Stepper(python, head, backward=backward, memory=True)
-    stepper.stop()
-    return round(float(stepper.first), 1)
+    process = stepper(python, head, backward=backward, memory=True)
+    process.stop()
+    return round(float(process.first), 1)
 
 
 def measure_methods(rounds: int) -> list[dict[str, Any]]:

@@ -13,15 +13,8 @@ METHODS = ("uniform", "floating", "joint")
 
 
 def digits(result: dict[str, Any]) -> str:
-    """The demo: VRA and rejection rate by guarantee and method."""
-    names = {"standard": "standard", "rt2": "relaxed top-2", "rt3": "relaxed top-3"}
-    found = {(row["guarantee"], row["method"]): row for row in result["rows"]}
-    rows = []
-    for guarantee in dict.fromkeys(row["guarantee"] for row in result["rows"]):
-        cells = [found[guarantee, method] for method in METHODS]
-        numbers = [f"{cell['vra']:.3f} / {cell['rejection_rate']:.3f}" for cell in cells]
-        rows.append([names.get(guarantee, "affinity {1,4,7} {3,5,8,9}"), f"{cells[0]['accuracy']:.3f}", *numbers])
-    return markdown(["guarantee", "accuracy", *(f"{method}: VRA / rejected" for method in METHODS)], rows)
+    """What the demo says."""
+    return f"```text\n$ make demo\n{result['said']}\n```"
 
 
 def tightness(result: dict[str, Any]) -> str:
@@ -82,6 +75,38 @@ def methods(result: dict[str, Any]) -> str:
     return markdown(["classes", "guarantee", *METHODS, "floating, from a matrix"], rows)
 
 
+def steps(result: dict[str, Any]) -> str:
+    """A training step of each kind, ours and gloro's, and its ratio to the plain step of the same library."""
+    found = {(row["library"], row["kind"]): row for row in result["steps"]}
+    rows = []
+    for kind in dict.fromkeys(row["kind"] for row in result["steps"]):
+        cells = [kind]
+        for library in ("safeset", "gloro"):
+            row = found[library, kind]
+            cells += [f"{row['cpu_seconds']:.2f}", _ratio(row["cpu_ratio"], row["cpu_interval"])]
+        rows.append(cells)
+    return markdown(["step", "safeset, CPU s", "× plain", "gloro, CPU s", "× plain"], rows)
+
+
+def predictions(result: dict[str, Any]) -> str:
+    """Predictions for each second, and their share of the plain forward pass in the same dtype."""
+    rows = []
+    for row in result["predictions"]:
+        share, *ends = (1 / value for value in (row["cpu_ratio"], *reversed(row["cpu_interval"])))
+        plain = row["kind"] == "plain"
+        per_second = f"{result['batch'] / row['cpu_seconds']:,.0f}"
+        certified = "plain forward pass" if plain else f"certified, {row['kind']}, {row['method']}"
+        told = _ratio(share, ends)
+        if plain:
+            told = f"{told} of float64" if row["dtype"] == "float32" and row["library"] == "safeset" else "1"
+        rows.append([row["library"], certified, row["dtype"], per_second, told])
+    return markdown(["library", "prediction", "dtype", "for each CPU second", "× plain"], rows)
+
+
+def _ratio(value: float, interval: list[float]) -> str:
+    return "1" if value == 1 else f"{value:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
+
+
 def bounds(cpu: dict[str, Any], cuda: dict[str, Any]) -> str:
     """Every layer of the paper's networks: its norm, and by how much and in what time each method exceeds it."""
 
@@ -125,6 +150,8 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/mathematics.md", "tightness", "analyses/tightness.json", tightness),
     ("docs/performance.md", "heads", "benchmarks/head.json", heads),
     ("docs/performance.md", "methods", "benchmarks/head.json", methods),
+    ("docs/performance.md", "steps", "benchmarks/step.json", steps),
+    ("docs/performance.md", "predictions", "benchmarks/step.json", predictions),
     ("docs/performance.md", "bounds", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", bounds),
     ("docs/performance.md", "growth", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", growth),
 ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
 from reference import loss_margin
-from safeset import Affinity, ArgumentError, HeadConstants, RelaxedTopK, Standard, TopK
+from safeset import Affinity, ArgumentError, HeadConstants, RelaxedTopK, Standard, TopK, constants
 from safeset import margins as module
 from safeset.constants import MatrixConstants
 from safeset.margins import best_classes, bottom, instrument, margin
@@ -260,3 +260,16 @@ def test_equal_logits_rank_by_index(values, k):
 def test_ranking_with_infinities():
     values = torch.tensor([[1.0, math.inf, -math.inf, math.inf]])
     assert best_classes(values, 3).tolist() == [[1, 3, 0]]
+
+
+@pytest.mark.parametrize("classes", [3, 12])
+def test_few_classes_and_many_take_two_ways_to_the_same_distances(classes, monkeypatch):
+    torch.manual_seed(0)
+    head = HeadConstants(torch.randn(classes, 7), torch.tensor(1.7))
+    picked = torch.randint(classes, (40, 2))
+    assert classes * constants.FEW <= picked.numel()
+    by_table = head.quick(0.3)(picked)
+    monkeypatch.setattr(constants, "FEW", math.inf)
+    torch.testing.assert_close(by_table, head.quick(0.3)(picked), rtol=1e-4, atol=2e-3)
+    exact = 0.3 * 1.7 * torch.cdist(head.rows[picked].flatten(0, 1).double(), head.rows.double()).view(40, 2, classes)
+    torch.testing.assert_close(by_table.double(), exact, rtol=1e-4, atol=2e-3)

@@ -74,6 +74,7 @@ def train(
     given = {key: value for key, value in flags.items() if value is not None} | _changes(change or [])
     from safeset.cards import name_for
     from safeset.runs import Run
+    from safeset.training.memory import keep_freed_memory
     from safeset.training.recipe import assembled
     from safeset.training.train import train as run_training
 
@@ -82,6 +83,7 @@ def train(
     else:
         stated = assembled(recipe, given)
     path = out or Path("runs") / name_for(stated)
+    keep_freed_memory()
     watch = console.TrainingWatch()
     try:
         net = run_training(
@@ -200,7 +202,7 @@ def data_show(
     from safeset.data.picture import picture
     from safeset.data.sources import load_data
 
-    found = load_data(source, **({"skip_bad": True} if skip_bad else {}))
+    found = load_data(source, progress=console.progress, **({"skip_bad": True} if skip_bad else {}))
     rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
     console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
     console.out.print(f"{len(found.train):,} training points, {len(found.test):,} test points, {found.classes} classes")

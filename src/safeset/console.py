@@ -86,6 +86,10 @@ class TrainingWatch:
         self.steps, self.epochs, self.done = 1, 1, 0
         self.tail, self.last = "", 0.0
 
+    def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
+        """A bar for files that are decoded."""
+        return progress(items, count, "decoding")
+
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Show the bar."""
         self.epochs, self.steps, self.done = epochs, steps, done

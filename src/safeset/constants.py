@@ -22,6 +22,7 @@ U = 2.0**-53  # unit roundoff of float64
 TINY, HUGE = 2.0**-480, 2.0**480  # between these a sum of squares neither underflows nor overflows
 PAIRS_AT_ONCE = 4096
 MOST_REMEMBERED = 4096  # classes; 128 MB of distances
+FEW = 4  # times as many ranks of points as classes, from which on a table of all pairs is cheaper
 
 
 class Constants(Protocol):
@@ -147,8 +148,10 @@ class HeadConstants:
         right = torch.cat([rows, torch.ones_like(squares), squares], dim=1).T  # left @ right = squared distances
 
         def distances(picked: Tensor) -> Tensor:
+            few = len(rows) * FEW <= picked.numel()  # classes: each pair of them once, instead of once for each point
             with torch.autocast(rows.device.type, enabled=False):
-                return (left[picked] @ right).clamp_(min=0.0).sqrt_()
+                table = ((left if few else left[picked]) @ right).clamp_(min=0.0).sqrt_()
+            return table[picked] if few else table
 
         return distances
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from safeset.constants import HeadConstants
 from safeset.errors import expected, nearest
 from safeset.freezing import Branch, Step, Steps, layer_names, leaves
-from safeset.lipschitz.rules import rule_of
+from safeset.lipschitz.rules import rule_of, training_rule
 
 Vectors = Mapping[str, Tensor]
 
@@ -37,11 +37,11 @@ def estimate(
     if not isinstance(vectors, Mapping):
         raise expected("`vectors` by name", type(vectors).__name__, "Start with those of net.start_vectors().")
     # A parametrisation may write into its buffers (spectral norm does): it gets copies.
-    own = {name: tensor.clone() for name, tensor in network.named_buffers() if "parametrizations." in name}
-    given = {**own, **weights}
-    names = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
-    for name in given.keys() - names:
-        raise expected("weights by their names in the network", repr(name), nearest(name, names))
+    copies = {name: tensor.clone() for name, tensor in network.named_buffers() if "parametrizations." in name}
+    own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    for name in weights.keys() - own.keys():
+        raise expected("weights by their names in the network", repr(name), nearest(name, own))
+    given = {**copies, **{name: tensor for name, tensor in weights.items() if tensor is not own[name]}}
     called = _Estimate(network, steps)
     if not given:
         return called(vectors, iterations)  # type: ignore[no-any-return]
@@ -73,7 +73,7 @@ class _Estimate(nn.Module):
                 product = product * (1 + self.product(step.body, vectors, iterations, following))
                 continue
             layer = self.network.get_submodule(step.name)
-            rule, vector = rule_of(layer, step.name), vectors.get(step.name)
+            rule, vector = training_rule(layer, step.name), vectors.get(step.name)
             if vector is None and rule.vector_shape(layer, step.shape) is not None:
                 remedy = "Start with those of net.start_vectors()."
                 raise expected(f"a vector for the power method in layer {step.name!r}", "none", remedy)

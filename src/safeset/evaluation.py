@@ -10,14 +10,14 @@ set_size           mean number of classes in core and optional of certified poin
 =================  ==================================================================================================
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from safeset.certificates import Certificate
-from safeset.data.dataset import Split
+from safeset.data.dataset import Progress, Split
 from safeset.errors import expected
 from safeset.guarantees import Guarantee
 from safeset.inputs import check_epsilon
@@ -144,7 +144,7 @@ def evaluate(
     methods: Sequence[str] = METHODS,
     guarantee: Guarantee | str | None = None,
     per_class: bool = False,
-    progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
+    progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """The metrics of a net on labelled points, by proved bounds: a row for each method and ε.
 

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import torch
 
 from safeset.certificates import Certificate
-from safeset.data.dataset import Dataset
+from safeset.data.dataset import Dataset, Progress
 from safeset.data.points import read_points
 from safeset.data.sources import load_data
 from safeset.errors import expected, nearest
@@ -22,7 +22,7 @@ from safeset.margins import METHODS
 from safeset.net import CertifiedNet
 from safeset.provenance import provenance
 from safeset.runs import Run, load
-from safeset.training.recipe import Recipe
+from safeset.training.recipe import OWN_DATA, Recipe
 
 POINTS_AT_ONCE = 64
 
@@ -36,7 +36,7 @@ def evaluate_run(
     source: str | None = None,
     per_class: bool = False,
     device: str | None = None,
-    progress: Callable[[Iterable[Any], int], Iterable[Any]] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[dict[str, Any], str]:
     """The evaluation as it is written down, and the units of ε.
 
@@ -55,7 +55,7 @@ def evaluate_run(
             raise expected(f"methods among {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
     recipe = run.read_recipe()
     net = load(run.path).to(as_device(device))
-    points = run_data(recipe, source)
+    points = run_data(recipe, source, progress)
     stated = replace(recipe, guarantee=guarantee).bound(points) if guarantee else None
     result = evaluated(
         net,
@@ -70,13 +70,13 @@ def evaluate_run(
     return result, points.units
 
 
-def run_data(recipe: Recipe, source: str | None = None) -> Dataset:
+def run_data(recipe: Recipe, source: str | None = None, progress: Progress | None = None) -> Dataset:
     """The data of a fitted recipe, or other data of the same shape and classes."""
     task, own = recipe.task, recipe.data
     assert task is not None
-    if source is None and own.source == "own":
+    if source is None and own.source == OWN_DATA:
         raise expected("the data of the run", "none: it was given in Python", "Name a file or folder with --data.")
-    points = load_data(source or own.source, **own.options)
+    points = load_data(source or own.source, progress=progress, **own.options)
     if points.input_shape != task.input_shape or points.class_names != task.class_names:
         got = f"{points.input_shape} and {len(points.class_names)} classes"
         names = sorted(set(points.class_names) ^ set(task.class_names))

@@ -1,5 +1,7 @@
 """Layers that Lipschitz networks are built of, beside torch's own."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -20,8 +22,42 @@ class MinMax(nn.Module):
         """Maxima, then minima."""
         if x.shape[1] % 2:
             raise expected("an even number of channels for MinMax", x.shape[1])
-        first, second = x.chunk(2, dim=1)
-        return torch.cat([torch.maximum(first, second), torch.minimum(first, second)], dim=1)
+        return _Sorted.apply(x) if torch.is_grad_enabled() else _sorted(x)  # type: ignore[no-untyped-call]
+
+
+def _sorted(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=1)
+    return torch.cat([torch.maximum(first, second), torch.minimum(first, second)], dim=1)
+
+
+class _Sorted(torch.autograd.Function):
+    """The same, with a gradient that remembers one bit for each pair; at ties it goes to where the value came from.
+
+    torch's own gradients of maximum and minimum keep both inputs and take ten passes over them to share ties out.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return _sorted(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        first, second = inputs[0].chunk(2, dim=1)
+        swapped = first < second
+        ctx.save_for_backward(swapped)
+        ctx.save_for_forward(swapped)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (swapped,) = ctx.saved_tensors
+        larger, smaller = gradient.chunk(2, dim=1)
+        return torch.cat([torch.where(swapped, smaller, larger), torch.where(swapped, larger, smaller)], dim=1)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return _Sorted.backward(ctx, tangent)  # a permutation that is its own inverse
 
 
 class Abs(nn.Module):

@@ -117,12 +117,14 @@ class Run:
         with suppress(OSError):
             for line in self.metrics.read_text(errors="replace").splitlines():
                 with suppress(ValueError):
-                    records.append(json.loads(line))
+                    record = json.loads(line)
+                    if isinstance(record, dict):
+                        records.append(record)
         return records
 
     def forget(self, epoch: int) -> None:
         """Leave out lines about later epochs than ``epoch``: they will be written again."""
-        kept = [record for record in self.records() if record["epoch"] <= epoch]
+        kept = [record for record in self.records() if record.get("epoch", 0) <= epoch]
         if self.metrics.exists():
             write_whole(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 

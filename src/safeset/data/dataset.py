@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from torch import Tensor
 from safeset.errors import DataNotFoundError, expected
 from safeset.inputs import check_names
 
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # the same items, shown as they go by
 VALIDATION_SHARE, TEST_SHARE = 0.1, 0.2  # of what a source does not split itself
 
 

@@ -4,16 +4,16 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
 
-from safeset.data.dataset import TEST_SHARE, Dataset, Split, find
+from safeset.data.dataset import TEST_SHARE, Dataset, Progress, Split, find
 from safeset.errors import ArgumentError, SafesetError, expected, first_few
 from safeset.files import read_tensors, write_tensors
 
@@ -25,8 +25,6 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 MOST_PIXELS = 50_000_000  # of one image; more is taken for a decompression bomb
 LARGEST_OWN_SIZE = 64
 VERSION = 1  # of the cache
-
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 class BadFilesError(ArgumentError):

@@ -1,11 +1,12 @@
 """Data by its name, or by the path of a user's own."""
 
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from safeset.data import acasxu, cifar100, embedded, images, tables, tiny_imagenet
-from safeset.data.dataset import Dataset, data_folder
+from safeset.data.dataset import Dataset, Progress, data_folder
 from safeset.data.download import ARCHIVES
 from safeset.errors import DataNotFoundError, expected, nearest
 
@@ -49,11 +50,12 @@ def _here(name: str) -> str:
     return f"safeset data get {name}" if name in ARCHIVES else f"to be put into {data_folder() / PLACES[name][0]}"
 
 
-def load_data(source: str | Path, **options: Any) -> Dataset:
+def load_data(source: str | Path, *, progress: Progress | None = None, **options: Any) -> Dataset:
     """A data set by its name, or from a folder of class folders, an ``.npz`` or a ``.csv`` file.
 
     Args:
         source: one of `SOURCES`, or a path.
+        progress: wraps the files that are decoded, to show how far it is.
         options: those of the source, such as ``network`` of ``acasxu``, ``size`` of a folder, ``label`` of a table.
 
     >>> load_data("digits").classes
@@ -62,9 +64,10 @@ def load_data(source: str | Path, **options: Any) -> Dataset:
     name, path = str(source), Path(source)
     try:
         if name in SOURCES:
-            return SOURCES[name](**options)
+            shown = {"progress": progress} if "progress" in signature(SOURCES[name]).parameters else {}
+            return SOURCES[name](**options, **shown)
         if path.is_dir():
-            return images.folder(path, **options)
+            return images.folder(path, progress=progress, **options)
         if path.is_file() and path.suffix.lower() == ".npz":
             return tables.npz(path, **options)
         if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):

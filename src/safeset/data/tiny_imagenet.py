@@ -3,8 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
-from safeset.data.dataset import Dataset, find
-from safeset.data.images import Progress, decoded, decoded_files
+from safeset.data.dataset import Dataset, Progress, find
+from safeset.data.images import decoded, decoded_files
 from safeset.errors import expected
 
 SIZE = 64

@@ -12,6 +12,7 @@ import mpmath
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.grad import conv2d_input
 
 from safeset.errors import expected
 from safeset.lipschitz.dense import absolute_norm, spectral_bound, unit_scaled
@@ -111,12 +112,11 @@ def convolve(x: Tensor, kernel: Tensor, rows: Axis, columns: Axis, groups: int =
 
 def convolve_transposed(y: Tensor, kernel: Tensor, rows: Axis, columns: Axis, groups: int = 1) -> Tensor:
     """Its transpose, (out, height', width') → (in, height, width)."""
-    axes = (rows, columns)
     stride, dilation = (rows.stride, columns.stride), (rows.dilation, columns.dilation)
-    left = [(a.size + a.before + a.after - a.extent) % a.stride for a in axes]  # pixels that no output saw
-    padded = functional.conv_transpose2d(
-        y, kernel, stride=stride, dilation=dilation, output_padding=left, groups=groups
-    )
+    height, width = (axis.before + axis.size + axis.after for axis in (rows, columns))
+    whole = (1, kernel.shape[1] * groups, height, width)
+    # As the gradient of its input: on a CPU twice as fast as conv_transpose2d.
+    padded: Tensor = conv2d_input(whole, kernel, y[None], stride, 0, dilation, groups)[0]  # type: ignore[no-untyped-call]
     return padded[..., rows.before : rows.before + rows.size, columns.before : columns.before + columns.size]
 
 

@@ -9,7 +9,9 @@ from torch import Tensor
 def power_method(
     apply: Callable[[Tensor], Tensor], transposed: Callable[[Tensor], Tensor], vector: Tensor, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """‖A v‖ after some steps v ← AᵀA v / ‖AᵀA v‖, and v: the gradient goes through the last product alone.
+    """‖A v‖ in the last of some steps v ← AᵀA v / ‖AᵀA v‖, and the v after it, for the next call.
+
+    The gradient goes through the last product A v alone. Each step costs one product with A and one with Aᵀ.
 
     Args:
         apply: x ↦ A x.
@@ -21,16 +23,26 @@ def power_method(
     """
     with torch.no_grad():
         vector = vector.detach()
-        for _ in range(steps):
-            vector = unit(transposed(unit(apply(vector), 0.0)), vector)
+        for _ in range(steps - 1):
+            image = apply(vector)
+            vector = unit(transposed(image / size(image)), vector)
     image = apply(vector)
-    largest = image.detach().abs().amax()
-    largest = torch.where(largest > 0, largest, 1.0)  # so that squares of tiny weights do not vanish
-    return (image / largest).norm() * largest, vector
+    largest = size(image.detach())
+    scaled = image / largest
+    if steps:
+        with torch.no_grad():
+            vector = unit(transposed(scaled.detach()), vector)
+    return scaled.norm() * largest, vector
 
 
-def unit(vector: Tensor, otherwise: Tensor | float) -> Tensor:
+def unit(vector: Tensor, otherwise: Tensor) -> Tensor:
     """Vector / ‖vector‖, whatever its size; something else for 0."""
-    largest = vector.abs().amax()
-    scaled = vector / torch.where(largest > 0, largest, 1.0)
-    return torch.where(largest > 0, scaled / scaled.norm().clamp(min=1.0), otherwise)
+    scaled = vector / size(vector)
+    norm = scaled.norm()
+    return torch.where(norm > 0, scaled / norm, otherwise)
+
+
+def size(vector: Tensor) -> Tensor:
+    """The largest |entry|, but no zero: divided by it, squares of tiny numbers do not vanish."""
+    largest: Tensor = torch.linalg.vector_norm(vector, torch.inf)
+    return largest.clamp(min=torch.finfo(vector.dtype).tiny)

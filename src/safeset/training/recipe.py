@@ -22,6 +22,7 @@ from safeset.training import toml
 
 OPTIMISERS = ("adam", "adamw", "sgd")
 OWN_GROUPS = "affinity:groups"  # the groups that the data set itself has
+OWN_DATA = "(given in Python)"
 LEAST_STEPS = 3000
 IMAGE_EPSILON, TABLE_EPSILON = 36 / 255, 0.05
 
@@ -213,7 +214,7 @@ class Recipe:
 
 
 def _absolute(source: str) -> str:
-    return source if source in SOURCES else str(Path(source).resolve())
+    return source if source in (*SOURCES, OWN_DATA) else str(Path(source).resolve())
 
 
 def read_table(path: Path) -> dict[str, Any]:

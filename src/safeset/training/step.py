@@ -28,14 +28,21 @@ def objective(net: CertifiedNet, loss: Loss) -> Objective:
     def value(
         parameters: Tensors, vectors: Tensors, x: Tensor, y: Tensor, weight: float | Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        logits = _called(net, parameters, x)
         constants, following = net.estimate(parameters, vectors, loss.power_steps)
-        logits = torch.func.functional_call(net, dict(parameters), (x,))
         instrumented = net.instrument(logits, constants, method=loss.margins)
         if loss.name == "trades":
             return trades(instrumented, y, weight), following
         return cross_entropy(instrumented, y), following
 
     return value
+
+
+def _called(net: CertifiedNet, parameters: Tensors, x: Tensor) -> Tensor:
+    """The logits with other parameters, or simply with its own."""
+    if all(parameters.get(name) is own for name, own in net.named_parameters()):
+        return net(x)  # type: ignore[no-any-return]
+    return torch.func.functional_call(net, dict(parameters), (x,))  # type: ignore[no-any-return]
 
 
 class Epoch(NamedTuple):

@@ -18,10 +18,8 @@ from safeset.jobs import evaluated
 from safeset.net import CertifiedNet
 from safeset.runs import Run, build, load
 from safeset.training.loop import fit, some_of
-from safeset.training.recipe import Recipe, find_recipe
+from safeset.training.recipe import OWN_DATA, Recipe, find_recipe
 from safeset.training.watch import Silent, Watch
-
-OWN = "own"  # data or a network given in Python
 
 
 def train(
@@ -56,7 +54,10 @@ def train(
     watch = watch or Silent()
     place = as_device(device)
     stated = as_recipe(recipe, own_data=data is not None)
-    points = _dataset(data) if data is not None else load_data(stated.data.source, **stated.data.options)
+    if data is None:
+        points = load_data(stated.data.source, progress=watch.track, **stated.data.options)
+    else:
+        points = _dataset(data)
     fitted = stated.fitted(points, own_network=network is not None)
     points = points.for_choices() if fitted.validation else points
     net = build(fitted, network).to(place)
@@ -90,7 +91,7 @@ def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path, *, own_data: bool
     if isinstance(recipe, str | Path):
         return Recipe.read(find_recipe(str(recipe)))
     if isinstance(recipe, Mapping):
-        return Recipe.from_table({"data": {"source": OWN}, **recipe} if own_data else recipe)
+        return Recipe.from_table({"data": {"source": OWN_DATA}, **recipe} if own_data else recipe)
     return recipe
 
 
@@ -135,4 +136,4 @@ def _dataset(data: Dataset | tuple[Tensor, Tensor]) -> Dataset:
     split = Split(x if x.dtype == torch.uint8 else x.float(), y)
     names = tuple(map(str, range(int(y.max()) + 1)))
     units = "pixels in [0, 1]" if x.dtype == torch.uint8 else "the units of the inputs"
-    return Dataset(OWN, *split.held_out(TEST_SHARE), names, units)
+    return Dataset("own", *split.held_out(TEST_SHARE), names, units)

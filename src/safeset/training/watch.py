@@ -1,10 +1,14 @@
 """What a training tells while it runs."""
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 
 class Watch(Protocol):
     """Somebody who looks on; the command line shows a progress bar, Python nothing."""
+
+    def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
+        """The same items, shown as they go by: files that are decoded."""
 
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Training starts: so many epochs of so many steps, of which some are done."""
@@ -24,6 +28,10 @@ class Watch(Protocol):
 
 class Silent:
     """Looks away, but passes notes on as warnings."""
+
+    def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
+        """The same."""
+        return items
 
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Nothing."""
