@@ -4,6 +4,7 @@ PYTHONPATH=src:tests python tests/gpu_checks.py
 """
 
 import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
@@ -13,6 +14,7 @@ from safeset import (
     Affinity,
     CertifiedNet,
     HeadConstants,
+    Recipe,
     RelaxedTopK,
     Standard,
     TopK,
@@ -22,12 +24,17 @@ from safeset import (
     target_table,
 )
 from safeset.constants import MatrixConstants
+from safeset.data.dataset import Split
 from safeset.evaluation import Metrics
 from safeset.layers import InvertibleDownsampling, MinMax, Normalize, Residual
 from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
 from safeset.lipschitz.dense import spectral_bound
 from safeset.lipschitz.exact import exact_bound
 from safeset.margins import METHODS, instrument
+from safeset.runs import build
+from safeset.training.engine import Engine
+from safeset.training.recipe import Task
+from safeset.training.state import State
 
 GUARANTEES = [
     Standard(),
@@ -211,6 +218,60 @@ def check_estimates_can_be_captured():
         assert torch.allclose(got, expected, rtol=1e-3, atol=1e-5)
 
 
+def check_captured_steps_are_those_of_the_cpu():
+    """The first 20 losses of training, one network and three seeds at once, captured, against the eager CPU's."""
+    make = torch.Generator().manual_seed(0)
+    y = torch.randint(10, (600,), generator=make)
+    patterns = torch.randint(256, (10, 3, 16, 16), generator=make)
+    noise = torch.randint(256, (600, 3, 16, 16), generator=make)
+    split = Split(((patterns[y] + noise) // 2).to(torch.uint8), y)
+    torch.backends.cudnn.allow_tf32 = False
+    for guarantee, loss in (("rt3", "trades"), ('affinity:{"sets":[[0,1,2],[3,4]]}', "cross-entropy")):
+        table = {"guarantee": guarantee, "epsilon": 0.1, "epochs": 9, "batch": 50, "loss": {"name": loss}}
+        table |= {"optimiser": {"rate": 1e-5}}  # small steps: large ones on so little data are chaotic
+        table |= {"augmentation": {"flips": "both", "turns": True, "shift": 2}, "data": {"source": "x"}}
+        recipe = replace(
+            Recipe.from_table(table), model="cnn-2c2f", task=Task((3, 16, 16), tuple("abcdefghij"), "pixels")
+        )
+        for seeds in ([0], [0, 1, 2]):
+            losses = {}
+            for device in ("cpu", "cuda"):
+                nets = [build(replace(recipe, seed=seed)).to(device) for seed in seeds]
+                nets[0].guarantee.prepare(10, device)
+                state = State.start(nets, recipe, seeds)
+                engine = Engine(nets[0], recipe, split.to(device), state, seeds, captured=device == "cuda")
+                found = []
+                for epoch in range(2):
+                    engine.start(epoch)
+                    for _ in range(10):
+                        engine.step()
+                        found.append(engine.last.cpu().clone())
+                losses[device] = torch.stack(found)
+            assert torch.allclose(losses["cpu"], losses["cuda"], rtol=2e-3), (
+                (losses["cpu"] - losses["cuda"]).abs().max()
+            )
+
+
+def check_training_on_the_gpu_never_waits():
+    split = Split(torch.randint(256, (300, 1, 8, 8), dtype=torch.uint8), torch.randint(10, (300,)))
+    recipe = replace(
+        Recipe.from_table({"guarantee": "rt3", "epsilon": 0.1, "epochs": 9, "batch": 50, "data": {"source": "x"}}),
+        model="cnn-1c1f",
+        task=Task((1, 8, 8), tuple("abcdefghij"), "pixels"),
+    )
+    net = build(recipe).cuda()
+    engine = Engine(net, recipe, split.to("cuda"), State.start([net], recipe, [0]), [0], captured=True)
+    engine.start(0)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(5):
+            engine.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert engine.last.isfinite().all()
+
+
 CHECKS = [
     check_certificates_agree_with_the_cpu,
     check_constants_are_upper_bounds,
@@ -219,6 +280,8 @@ CHECKS = [
     check_bounds_agree_with_the_cpu,
     check_nets_certify_as_on_the_cpu,
     check_estimates_can_be_captured,
+    check_captured_steps_are_those_of_the_cpu,
+    check_training_on_the_gpu_never_waits,
 ]
 
 if __name__ == "__main__":

@@ -5,11 +5,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from safeset import ArgumentError
+from safeset import ArgumentError, CertifiedNet, Recipe
 from safeset.data.augmentation import FLIPS, Augmentation, moved
 from safeset.data.dataset import Split
-from safeset.training.step import Batches
+from safeset.training.engine import Engine, drawn
+from safeset.training.recipe import Data
+from safeset.training.state import State
 
 
 def reference(image, move):
@@ -82,25 +85,47 @@ def test_what_cannot_be_moved_is_told():
     Augmentation().check((5,))
 
 
+def engine(split, augmentation, batch, seeds):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(split.x[0].numel(), 4), nn.Linear(4, 20))
+    net = CertifiedNet(network, input_shape=tuple(split.x.shape[1:]), guarantee="standard", epsilon=0.1)
+    recipe = Recipe(Data("x"), augmentation=augmentation, batch=batch, epochs=9)
+    return Engine(net, recipe, split, State.start([net] * len(seeds), recipe, seeds), seeds, captured=False)
+
+
 def test_an_epoch_deals_out_every_point_once_and_depends_on_seed_and_epoch_only():
     split = Split(torch.arange(20, dtype=torch.float32)[:, None], torch.arange(20) % 3)
-    batches = Batches(split, Augmentation(), 6, seed=1)
-    assert batches.steps == 3
-    plan = batches.epoch(4)
-    seen = torch.cat([batches.get(plan, step)[0][:, 0] for step in range(3)]).tolist()
+    one = engine(split, Augmentation(), 6, [1])
+    assert one.steps == 3
+    one.start(4)
+    seen = []
+    for _ in range(3):
+        x, y = one._points()
+        assert torch.equal(y, x[:, 0].long() % 3)
+        seen += x[:, 0].tolist()
+        one.step()
     assert len(set(seen)) == 18
-    assert sorted(plan.order.tolist()) == list(range(20))
-    assert torch.equal(Batches(split, Augmentation(), 6, seed=1).epoch(4).order, plan.order)
-    assert not torch.equal(batches.epoch(5).order, plan.order)
-    assert not torch.equal(Batches(split, Augmentation(), 6, seed=2).epoch(4).order, plan.order)
-    x, y = batches.get(plan, 0)
-    assert torch.equal(y, x[:, 0].long() % 3)
-    assert Batches(split, Augmentation(), 50, seed=1).steps == 1
+    order, _ = drawn(one.recipe, 20, 1, 4)
+    assert order[:18].tolist() == seen
+    assert sorted(order.tolist()) == list(range(20))
+    assert torch.equal(drawn(one.recipe, 20, 1, 4)[0], order)
+    assert not torch.equal(drawn(one.recipe, 20, 1, 5)[0], order)
+    assert not torch.equal(drawn(one.recipe, 20, 2, 4)[0], order)
+    assert engine(split, Augmentation(), 50, [1]).steps == 1
+    one.start(4, 2)  # in the middle
+    assert one._points()[0][:, 0].tolist() == seen[12:]
 
 
 def test_augmented_batches_are_numbers_between_0_and_1_with_their_own_labels():
     images = torch.arange(12, dtype=torch.uint8).view(12, 1, 1, 1).expand(12, 1, 4, 4).contiguous() * 20
-    batches = Batches(Split(images, torch.arange(12)), Augmentation("both", True, 2), 12, seed=0)
-    x, y = batches.get(batches.epoch(0), 0)
+    split = Split(images, torch.arange(12))
+    several = engine(split, Augmentation("both", True, 2), 12, [0, 1])
+    several.start(0)
+    x, y = several._points()
+    assert x.shape == (2, 12, 1, 4, 4)
     assert x.dtype == torch.float32
-    assert torch.equal(x[:, 0, 0, 0], y * 20 / 255)
+    assert torch.equal(x[:, :, 0, 0, 0], y * 20 / 255)
+    assert not torch.equal(y[0], y[1])
+    for place, seed in enumerate([0, 1]):
+        alone = engine(split, Augmentation("both", True, 2), 12, [seed])
+        alone.start(0)
+        assert torch.equal(alone._points()[0], x[place])

@@ -14,12 +14,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from accidents import Accident
 from safeset import ArgumentError, CertifiedNet, Recipe, SafesetError, TrainingWarning, create_model, load, train
+from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
 from safeset.evaluation import evaluate
 from safeset.runs import Run
-from safeset.training.loop import Interrupted
+from safeset.training.loop import Interrupted, some_of
 from safeset.training.recipe import Data, Loss
 from safeset.training.step import objective
 
@@ -189,33 +191,6 @@ def test_what_is_no_run_is_told(tmp_path, finished):
 
 
 # -- accidents --------------------------------------------------------------------------------------------------------
-
-
-class Accident:
-    """Watches a training, and does something at a step."""
-
-    def __init__(self, at, act):
-        self.at, self.act, self.steps, self.notes = at, act, 0, []
-
-    def track(self, items, count):
-        return items
-
-    def begin(self, epochs, steps, done):
-        self.steps = done
-
-    def step(self, loss):
-        self.steps += 1
-        if self.steps == self.at:
-            self.act()
-
-    def epoch(self, record):
-        pass
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def end(self):
-        pass
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -388,3 +363,11 @@ def test_the_plane_is_learnt():
     assert row["vra"] > 0.8
     assert isinstance(net, CertifiedNet)
     assert Data("x").options == {}
+
+
+def test_the_points_that_are_watched_are_of_all_classes():
+    labels = torch.arange(50_000) % 100  # as sorted data may be: every fiftieth point has one of two labels
+    watched = some_of(Split(torch.zeros(50_000, 1), labels))
+    assert len(watched) == 1000
+    assert len(set(watched.y.tolist())) == 100
+    assert len(some_of(Split(torch.zeros(7, 1), torch.zeros(7, dtype=torch.int64)))) == 7

@@ -43,7 +43,8 @@ def _safe(text: str) -> str:
 def rates(row: dict[str, Any]) -> list[str]:
     """The metrics of a row of an evaluation, as texts."""
     sizes = [f"{row[name]:.2f}" if row[name] == row[name] else "–" for name in ("core_size", "set_size")]
-    return [f"{row['vra']:.3f}", f"{row['rejection_rate']:.3f}", f"{row['accuracy']:.3f}", *sizes]
+    spread = {name: f" ± {value:.3f}" for name, value in row.get("std", {}).items()}
+    return [*(f"{row[name]:.3f}{spread.get(name, '')}" for name in ("vra", "rejection_rate", "accuracy")), *sizes]
 
 
 RATES = ["VRA", "rejected", "accuracy", "core", "core + optional"]
@@ -54,6 +55,8 @@ def evaluation(result: dict[str, Any], units: str) -> None:
     rows = result["rows"]
     about = f"{result['guarantee']}" if len(result["guarantee"]) < 60 else "affinity"
     title = f"{result['data']}, {about}: {result['points']:,} {result['split']} points, proved bounds, ε in {units}"
+    if "seeds" in result:
+        title += f", means of {len(result['seeds'])} seeds"
     body = [[row["method"], f"{row['epsilon']:.4g}", *rates(row)] for row in rows]
     table(title, ["method", "ε", *RATES], body, texts=1)
     for row in rows:

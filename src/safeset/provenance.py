@@ -12,16 +12,15 @@ from safeset import __version__
 
 
 def commit() -> str:
-    """The commit of a checkout, with a + if its files differ; $COMMIT or ``unknown`` where there is no git."""
+    """$COMMIT if it is set, else the commit of a checkout, with a + if its files differ, else ``unknown``."""
     root = Path(__file__).parents[2]
     command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    if os.environ.get("COMMIT") or not (root / ".git").exists():
+        return os.environ.get("COMMIT") or "unknown"
     try:
-        if not (root / ".git").exists():
-            raise OSError
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("COMMIT", "unknown")
-    return done.stdout.strip()
+        return "unknown"
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Run:
     @property
     def done(self) -> bool:
         """Whether the training has ended."""
-        return self.model.exists() and not self.checkpoint.exists()
+        return self.evaluation.exists() and not self.checkpoint.exists()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

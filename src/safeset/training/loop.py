@@ -2,9 +2,10 @@
 
 import math
 import signal
+import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -20,9 +21,10 @@ from safeset.errors import SafesetError
 from safeset.evaluation import Metrics
 from safeset.net import CertifiedNet
 from safeset.runs import Run
+from safeset.training.engine import Engine, fast_arithmetic
 from safeset.training.recipe import Recipe
 from safeset.training.state import Position, State
-from safeset.training.step import Batches, objective
+from safeset.training.step import called
 from safeset.training.watch import Watch
 
 WATCHED = 1000  # points on which an epoch's metrics are estimated
@@ -40,7 +42,7 @@ class Interrupted(SafesetError):  # noqa: N818  (no mistake)
 
 
 def fit(
-    net: CertifiedNet,
+    nets: Sequence[CertifiedNet],
     recipe: Recipe,
     split: Split,
     watched: Split,
@@ -48,27 +50,29 @@ def fit(
     watch: Watch,
     run: Run | None = None,
     minutes: float = 5.0,
+    captured: bool | None = None,
 ) -> None:
-    """Train the parameters of a net, where they lie.
+    """Train the parameters of a net, where they lie; or of several, of seeds one after another, all at once.
 
     Args:
-        net: on the device to train on.
+        nets: on the device to train on; the k-th has the seed of the recipe plus k.
         recipe: fitted to the data.
         split: what to train on.
         watched: points on which metrics are estimated after each epoch.
         watch: is told how it goes.
         run: where checkpoints go; a checkpoint that is there is continued, on a CPU to the bit.
         minutes: between two checkpoints.
+        captured: whether to capture the step as a CUDA graph; by default on a GPU, where the optimiser can.
 
     Raises:
         Interrupted: after a signal, when all is saved.
-        SafesetError: if the loss is not finite any more.
+        SafesetError: if a loss is not finite any more.
     """
-    device, epochs = next(net.parameters()).device, recipe.epochs or 1
+    net, epochs = nets[0], recipe.epochs or 1
+    device = next(net.parameters()).device
+    seeds = [recipe.seed + place for place in range(len(nets))]
     split, watched = split.to(device), watched.to(device)
-    batches = Batches(split, recipe.augmentation, min(recipe.batch or 1, len(split)), recipe.seed)
-    value = objective(net, recipe.loss)
-    state = State.start(net, recipe)
+    state = State.start(nets, recipe, seeds)
     data = split.digest() if run is not None else ""
     position = Position()
     if run is not None and run.checkpoint.exists():
@@ -77,65 +81,69 @@ def fit(
         run.forget(position.epoch)
     net.guarantee.prepare(net.classes, device)
     _for_training(net)
+    can = device.type == "cuda" and recipe.optimiser.name != "sgd"
+    engine = Engine(net, recipe, split, state, seeds, captured=can if captured is None else captured and can)
     started = time.perf_counter() - position.seconds
-    watch.begin(epochs, batches.steps, position.epoch * batches.steps + position.step)
-    with _signals(run is not None) as asked, _random(recipe.seed, state):
+    watch.begin(epochs, engine.steps, position.epoch * engine.steps + position.step)
+    with _signals(run is not None) as asked, _random(recipe.seed, state), fast_arithmetic(device):
         saved = looked = time.perf_counter()
         for epoch in range(position.epoch, epochs):
-            plan = batches.epoch(epoch)
-            state.set_rate(recipe.optimiser.rate(epoch, epochs))
-            weight = recipe.loss.weight(epoch, epochs)
-            total = torch.tensor(position.losses, dtype=torch.float64, device=device)
-            for step in range(position.step, batches.steps):
-                x, y = batches.get(plan, step)
-                loss, state.vectors = value(state.parameters, state.vectors, x, y, weight)
-                state.optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                state.optimiser.step()
-                total += loss.detach()
+            engine.start(epoch, position.step, position.losses)
+            for step in range(position.step, engine.steps):
+                engine.step()
 
                 now = time.perf_counter()
                 due = run is not None and (bool(asked) or now - saved >= 60 * minutes)
                 glance = due or now - looked >= GLANCE
-                watch.step(_finite(loss, epoch, step, run) if glance else None)
+                watch.step(_finite(engine.last, epoch, step, run) if glance else None)
                 looked = now if glance else looked
                 if due and run is not None:
-                    position = Position(epoch, step + 1, total.item(), now - started)
+                    position = Position(epoch, step + 1, tuple(engine.total.tolist()), now - started)
                     _save(state, run, position, data, watch)
                     saved = now
                     if asked:
                         watch.end()
                         raise Interrupted(asked[0], epoch + 1, epochs, run)
-            record = {
+            _finite(engine.total, epoch, engine.steps - 1, run)
+            losses = (engine.total / engine.steps).tolist()
+            rates = [estimated(net, *state.one(place, len(nets)), watched, recipe) for place in range(len(nets))]
+            each = [{"loss": loss, **found} for loss, found in zip(losses, rates, strict=True)]
+            record: dict[str, Any] = {
                 "epoch": epoch + 1,
-                "loss": _finite(total / batches.steps, epoch, batches.steps - 1, run),
-                **estimated(net, state, watched, recipe),
+                **{name: statistics.fmean(one[name] for one in each) for name in each[0]},
+                **({"seeds": dict(zip(map(str, seeds), each, strict=True))} if len(nets) > 1 else {}),
                 "rate": recipe.optimiser.rate(epoch, epochs),
                 "seconds": round(time.perf_counter() - started, 3),
             }
             if run is not None:
                 run.append(record, watch)
             watch.epoch(record)
-            position = Position(epoch + 1, 0, 0.0, record["seconds"])
+            position = Position(epoch + 1, 0, None, record["seconds"])
         watch.end()
         if run is not None:
             _save(state, run, position, data, watch)
         if asked:
             raise Interrupted(asked[0], epochs, epochs, run)
+    if len(nets) > 1:
+        for place, each_net in enumerate(nets):
+            with torch.no_grad():
+                for name, parameter in each_net.named_parameters():
+                    parameter.copy_(state.parameters[name][place])
 
 
 @torch.no_grad()
-def estimated(net: CertifiedNet, state: State, split: Split, recipe: Recipe) -> dict[str, float]:
+def estimated(
+    net: CertifiedNet, parameters: dict[str, Tensor], vectors: dict[str, Tensor], split: Split, recipe: Recipe
+) -> dict[str, float]:
     """VRA, rejection rate and accuracy on some points, from the power method's constants: estimates, nothing proved."""
     net.eval()
-    constants, _ = net.estimate(None, state.vectors, max(2, recipe.loss.power_steps))
+    constants, _ = net.estimate(parameters, vectors, max(2, recipe.loss.power_steps))
     constants = HeadConstants(constants.rows.detach().double(), float(constants.scale))
     metrics = Metrics()
     for places in torch.split(torch.arange(len(split), device=split.y.device), 256):
         part = split[places]
-        found = certify_logits(
-            net(part.inputs).double(), constants, net.epsilon, net.guarantee, method=recipe.loss.margins
-        )
+        logits = called(net, parameters, part.inputs).double()
+        found = certify_logits(logits, constants, net.epsilon, net.guarantee, method=recipe.loss.margins)
         metrics.update(found, part.y)
     _for_training(net)
     rates = metrics.compute()
@@ -162,8 +170,9 @@ def _for_training(net: CertifiedNet) -> None:
             layer.eval()
 
 
-def _finite(loss: Tensor, epoch: int, step: int, run: Run | None) -> float:
-    value = loss.item()
+def _finite(losses: Tensor, epoch: int, step: int, run: Run | None) -> float:
+    """The mean of the losses, if all are finite."""
+    value = losses.mean().item()
     if not math.isfinite(value):
         raise _not_finite(f"a loss of {value}", epoch, step + 1, run)
     return value
@@ -209,5 +218,5 @@ def _random(seed: int, state: State) -> Iterator[None]:
 
 
 def some_of(split: Split) -> Split:
-    """Points for the metrics of each epoch, spread evenly."""
-    return split[torch.arange(0, len(split), max(1, len(split) // WATCHED))[:WATCHED]]
+    """Points for the metrics of each epoch, always the same."""
+    return split[torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:WATCHED]]

@@ -64,7 +64,7 @@ class Loss:
 
     def __post_init__(self) -> None:
         _among("name", self.name, LOSSES)
-        _among("margins", self.margins, METHODS)
+        _among("margins", self.margins, METHODS[:2])
         _at_least(0, "power_steps", self.power_steps)
 
 
@@ -104,6 +104,7 @@ class Recipe:
         epochs: how often each point is seen; by default 100, and more where that would be few steps.
         batch: points in a step.
         seed: of initialisation, order and augmentation.
+        seeds: how many networks are trained at once, of this seed and the next ones.
         validation: hold out a tenth of the training data, and evaluate on it instead of the test data: for choices.
         augmentation: how images are moved.
         loss: on logits and ⊥.
@@ -118,6 +119,7 @@ class Recipe:
     epochs: int | None = None
     batch: int | None = None
     seed: int = 0
+    seeds: int = 1
     validation: bool = False
     augmentation: Augmentation = field(default_factory=Augmentation)
     loss: Loss = field(default_factory=Loss)
@@ -131,7 +133,7 @@ class Recipe:
             object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         if self.model not in (None, "own"):
             _among("model", self.model, list_models())
-        for name in ("epochs", "batch"):
+        for name in ("epochs", "batch", "seeds"):
             _at_least(1, name, getattr(self, name))
         if not 0 <= self.seed < 2**31:
             raise expected("`seed` to be a whole number in 0..2³¹ − 1", self.seed)

@@ -1,11 +1,12 @@
 """What changes from step to step, and its checkpoints: one file, without pickles."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from safeset.errors import SafesetError
 from safeset.files import read_tensors, write_tensors
@@ -21,13 +22,13 @@ class Position:
 
     epoch: int = 0
     step: int = 0
-    losses: float = 0.0  # sum over the steps of this epoch
+    losses: tuple[float, ...] | None = None  # of each seed, summed over the steps of this epoch
     seconds: float = 0.0  # spent in training
 
 
 @dataclass
 class State:
-    """Parameters, buffers, optimiser and power vectors; the first two are the net's own."""
+    """Parameters, buffers, optimiser and power vectors: of one net, and its own; or stacked, of one for each seed."""
 
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
@@ -36,16 +37,41 @@ class State:
     random: Tensor | None = None  # of the CPU's generator, where a checkpoint was taken
 
     @classmethod
-    def start(cls, net: CertifiedNet, recipe: Recipe) -> "State":
+    def start(cls, nets: Sequence[CertifiedNet], recipe: Recipe, seeds: Sequence[int]) -> "State":
         """Before the first step."""
-        parameters: dict[str, Tensor] = dict(net.named_parameters())
-        optimiser = make_optimiser(recipe.optimiser, list(net.parameters()))
-        return cls(parameters, dict(net.named_buffers()), optimiser, net.start_vectors(recipe.seed))
+        first = nets[0]
+        vectors = [net.start_vectors(seed) for net, seed in zip(nets, seeds, strict=True)]
+        parameters: dict[str, Tensor] = dict(first.named_parameters())
+        if len(nets) > 1:
+            all_of = [dict(net.named_parameters()) for net in nets]
+            parameters = {
+                name: torch.stack([each[name].detach() for each in all_of]).requires_grad_() for name in parameters
+            }
+        together = vectors[0] if len(nets) == 1 else _stacked(vectors)
+        return cls(
+            parameters,
+            dict(first.named_buffers()),
+            make_optimiser(recipe.optimiser, list(parameters.values())),
+            {name: vector.clone() for name, vector in together.items()},
+        )
+
+    def one(self, place: int, count: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Parameters and power vectors of one of ``count`` nets."""
+        if count == 1:
+            return self.parameters, self.vectors
+        return tuple({name: each[place] for name, each in group.items()} for group in (self.parameters, self.vectors))  # type: ignore[return-value]
+
+    def tensors(self) -> list[Tensor]:
+        """All that a step changes."""
+        return [*self.parameters.values(), *self.vectors.values(), *_moments(self.optimiser).values()]
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate from now on."""
+        """The learning rate from now on; where it is a tensor, a captured step sees it too."""
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def save(self, path: Path, position: Position, data: str) -> None:
         """Write a checkpoint, whole or not at all.
@@ -95,13 +121,19 @@ class State:
         return Position(**json.loads(metadata["position"]))
 
 
-def make_optimiser(recipe: Optimiser, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimiser that a recipe names."""
+def make_optimiser(recipe: Optimiser, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    """The optimiser that a recipe names; on a GPU one that can be captured."""
     rate, decay = recipe.rate.start, recipe.weight_decay
     if recipe.name == "sgd":
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=decay)
     kind = torch.optim.Adam if recipe.name == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=rate, weight_decay=decay, fused=True)
+    on_gpu = parameters[0].is_cuda
+    start = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
+    return kind(parameters, lr=start, weight_decay=decay, fused=True, capturable=on_gpu)
+
+
+def _stacked(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([one[name] for one in each]) for name in each[0]}
 
 
 def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

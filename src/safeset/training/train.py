@@ -1,7 +1,9 @@
 """From a recipe to a trained net, and to a run directory that holds it."""
 
 import json
+import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ def train(
         watch: is told how it goes.
 
     Returns:
-        The trained net, on its device.
+        The trained net, on its device; of several seeds (`Recipe.seeds`) the first, the others are in ``out``.
 
     Raises:
         SafesetError: for mistakes in the recipe or the data, a directory that is taken, a loss that is not finite.
@@ -60,12 +62,16 @@ def train(
         points = _dataset(data)
     fitted = stated.fitted(points, own_network=network is not None)
     points = points.for_choices() if fitted.validation else points
-    net = build(fitted, network).to(place)
+    if fitted.seeds > 1 and (network is not None or out is None):
+        raise expected("a model by its name and a directory for several seeds", "an own network, or no `out`")
+    recipes = [replace(fitted, seed=fitted.seed + one, seeds=1) for one in range(fitted.seeds)]
+    nets = [build(one, network).to(place) for one in recipes]
     watched = some_of(points.test if fitted.validation else points.train)
     if out is None:
-        fit(net, fitted, points.train, watched, watch=watch)
-        return net.eval()
+        fit(nets, fitted, points.train, watched, watch=watch)
+        return nets[0].eval()
     run = Run(Path(out))
+    runs = [run] if len(nets) == 1 else [Run(run.path / f"seed{one.seed}") for one in recipes]
     _check_free(run, resume)
     with run.locked():
         _check_free(run, resume)  # again: another may have come first
@@ -73,17 +79,23 @@ def train(
             check_same(run.read_recipe(), fitted)
             if run.done:
                 watch.note(f"The training in {run.path} has ended already.")
-                return load(run.path, network=network).to(place)
+                return load(runs[0].path, network=network).to(place)
         try:
             write_whole(run.recipe, fitted.text())
-            fit(net, fitted, points.train, watched, watch=watch, run=run, minutes=checkpoint_minutes)
-            _finish(run, net.eval(), fitted, points, watch)
+            fit(nets, fitted, points.train, watched, watch=watch, run=run, minutes=checkpoint_minutes)
+            results = [
+                _finish(each, net.eval(), one, points, run.records())
+                for each, net, one in zip(runs, nets, recipes, strict=True)
+            ]
+            if len(nets) > 1:
+                write_whole(run.evaluation, json.dumps(summary(results), indent=1) + "\n")
+            run.checkpoint.unlink(missing_ok=True)
         except OSError as error:
             raise SafesetError(
                 f"Expected to write into {run.path}, but got: {error.strerror or error}. What was saved before is "
                 "kept; continue with --resume."
             ) from None
-    return net
+    return nets[0]
 
 
 def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path, *, own_data: bool = False) -> Recipe:
@@ -116,14 +128,29 @@ def _check_free(run: Run, resume: bool) -> None:
         raise expected("a new or empty directory for the run", f"{run.path}, which holds something else")
 
 
-def _finish(run: Run, net: CertifiedNet, recipe: Recipe, points: Dataset, watch: Watch) -> None:
-    """Prove, evaluate, write everything down; the checkpoint goes last."""
+def _finish(
+    run: Run, net: CertifiedNet, recipe: Recipe, points: Dataset, records: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Prove, evaluate, write everything down."""
+    run.path.mkdir(exist_ok=True)
+    write_whole(run.recipe, recipe.text())
     run.save(net)
     run.write_bounds(net)
     result = evaluated(net, recipe, points)
     write_whole(run.evaluation, json.dumps(result, indent=1) + "\n")
-    write_whole(run.card, card(recipe, result, run.records()))
-    run.checkpoint.unlink(missing_ok=True)
+    write_whole(run.card, card(recipe, result, records))
+    return result
+
+
+def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The evaluations of several seeds as one: each metric's mean, and its standard deviation in ``std``."""
+    rows = []
+    for same in zip(*(result["rows"] for result in results), strict=True):
+        numbers = {name: [row[name] for row in same] for name in same[0] if name not in ("method", "epsilon", "points")}
+        row = {name: same[0][name] for name in ("method", "epsilon", "points")}
+        row |= {name: statistics.fmean(values) for name, values in numbers.items()}
+        rows.append({**row, "std": {name: statistics.stdev(values) for name, values in numbers.items()}})
+    return {**results[0], "rows": rows, "seeds": [result["seed"] for result in results]}
 
 
 def _dataset(data: Dataset | tuple[Tensor, Tensor]) -> Dataset:

@@ -1,0 +1,152 @@
+"""Steps, one after another: eagerly, or captured as one CUDA graph; of one network, or of several seeds at once."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from safeset.data.augmentation import moved
+from safeset.data.dataset import Split
+from safeset.net import CertifiedNet
+from safeset.training.recipe import Recipe
+from safeset.training.state import State
+from safeset.training.step import objective
+
+WARM_UP = 3  # steps before a capture, as torch asks for
+
+
+class Engine:
+    """Takes the steps of a training. All that changes lies on the device, so that nothing waits for it.
+
+    Args:
+        net: layers, guarantee and ε.
+        recipe: fitted.
+        split: what to train on, on the device.
+        state: parameters, optimiser and power vectors, changed in place; stacks of them where there are several seeds.
+        seeds: one for each network: its order of points, and how they are moved.
+        captured: whether the step is captured as a CUDA graph: gather, augmentation, power iterations, forward,
+            margins, loss, backward and optimiser are then one launch.
+    """
+
+    def __init__(
+        self, net: CertifiedNet, recipe: Recipe, split: Split, state: State, seeds: Sequence[int], *, captured: bool
+    ) -> None:
+        self.recipe, self.split, self.state, self.seeds = recipe, split, state, tuple(seeds)
+        self.batch = min(recipe.batch or 1, len(split))
+        value = objective(net, recipe.loss)
+        several = torch.func.vmap(value, in_dims=(0, 0, 0, 0, None), randomness="different")
+        self._value = value if len(self.seeds) == 1 else several
+        device, count = split.y.device, len(self.seeds)
+        self.total = torch.zeros(count, dtype=torch.float64, device=device)  # sums of the losses of this epoch
+        self.last = torch.zeros(count, device=device)  # losses of the last step
+        self._order = torch.zeros(count, len(split), dtype=torch.int64, device=device)
+        self._moves = torch.zeros(count, len(split), 5, dtype=torch.int64, device=device)
+        self._within = torch.arange(self.batch, device=device)
+        self._place = torch.zeros((), dtype=torch.int64, device=device)  # of the next step in the epoch
+        self._weight = torch.zeros((), device=device)
+        self._captured = captured
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps in an epoch: a last batch that is not full is left out."""
+        return max(1, len(self.split) // self.batch)
+
+    def start(self, epoch: int, step: int = 0, losses: Sequence[float] | None = None) -> None:
+        """Begin an epoch, or go on in the middle of one: order, moves, rate and λ depend on its number only."""
+        epochs = self.recipe.epochs or 1
+        for place, seed in enumerate(self.seeds):
+            order, moves = drawn(self.recipe, len(self.split), seed, epoch)
+            self._order[place].copy_(order)
+            self._moves[place].copy_(moves)
+        self.state.set_rate(self.recipe.optimiser.rate(epoch, epochs))
+        self._weight.fill_(self.recipe.loss.weight(epoch, epochs))
+        self._place.fill_(step)
+        self.total.copy_(torch.tensor(losses or [0.0] * len(self.seeds), dtype=torch.float64))
+        if self._captured and self._graph is None:
+            self._capture()
+
+    def step(self) -> None:
+        """The next step of the epoch."""
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._step()
+
+    def _step(self) -> None:
+        state = self.state
+        x, y = self._points()
+        loss, following = self._value(state.parameters, state.vectors, x, y, self._weight)
+        state.optimiser.zero_grad()
+        loss.sum().backward()  # type: ignore[no-untyped-call]
+        state.optimiser.step()
+        with torch.no_grad():
+            for name, vector in state.vectors.items():
+                vector.copy_(following[name])
+            self.last.copy_(loss.detach())
+            self.total.add_(self.last)
+            self._place.add_(1)
+
+    def _points(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the next step: (batch, …), or (seeds, batch, …)."""
+        some = self._place * self.batch + self._within
+        places = self._order.index_select(1, some).flatten()
+        y = self.split.y[places]
+        if self.recipe.augmentation:
+            images = moved(self.split.x, places, self._moves.index_select(1, some).flatten(0, 1))
+            x = Split(images, y).inputs
+        else:
+            x = Split(self.split.x[places], y).inputs
+        if len(self.seeds) == 1:
+            return x, y
+        return x.view(len(self.seeds), self.batch, *x.shape[1:]), y.view(len(self.seeds), self.batch)
+
+    def _capture(self) -> None:
+        """Capture the step; the steps that this takes leave no trace."""
+        mine = [self._place, self.total, self.last]
+        before = [*self.state.tensors(), *mine]
+        kept = [tensor.detach().clone() for tensor in before]
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self._place.zero_()
+                self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step()
+        with torch.no_grad():
+            known = {id(tensor) for tensor in before}
+            for tensor in self.state.tensors():
+                if id(tensor) not in known:  # what the optimiser remembers came with the first step: nothing before
+                    tensor.zero_()
+            for tensor, content in zip(before, kept, strict=True):
+                tensor.copy_(content)
+        self._graph = graph
+
+
+def drawn(recipe: Recipe, count: int, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+    """The order of ``count`` points in an epoch, and how each place of it is moved: (count,) and (count, 5).
+
+    Drawn on the CPU from seed and epoch alone, so that every device and every resumed run sees the same.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    order = torch.randperm(count, generator=generator)
+    return order, recipe.augmentation.draw(count, generator)
+
+
+@contextmanager
+def fast_arithmetic(device: torch.device) -> Iterator[None]:
+    """TF32 for float32 products, and cuDNN's fastest ways, on a GPU: for training, never for proofs; restored after."""
+    if device.type != "cuda":
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = True, True, True
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
