@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from safeset import ArgumentError
+from safeset import ArgumentError, DataWarning
 from safeset.data import images
 from safeset.data.images import BadFilesError, cache_folder, eurosat, folder, read_image
 from safeset.data.tiny_imagenet import tiny_imagenet
@@ -121,7 +121,8 @@ def test_bad_files_are_named_and_stop_unless_told_otherwise(tmp_path, kind):
     (root / "cat" / "bad.png").write_bytes(content[kind])
     with pytest.raises(BadFilesError, match=r"1 bad files: .*cat/bad\.png: .*--skip-bad"):
         folder(root)
-    data = folder(root, skip_bad=True)
+    with pytest.warns(DataWarning, match="1 files were left out"):
+        data = folder(root, skip_bad=True)
     assert len(data.train) + len(data.test) == 20
 
 

@@ -20,6 +20,7 @@ from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
 from safeset.evaluation import evaluate
+from safeset.jobs import plain
 from safeset.runs import Run
 from safeset.training.loop import Interrupted, some_of
 from safeset.training.recipe import Data, Loss
@@ -109,7 +110,7 @@ def test_the_evaluation_in_a_run_is_that_of_its_model(finished):
     path, _ = finished
     result = json.loads(Run(path).evaluation.read_text())
     fresh = evaluate(load(path), digits().test)
-    assert result["rows"] == json.loads(json.dumps(fresh))
+    assert result["rows"] == plain(fresh)
     assert (result["points"], result["split"], result["dtype"]) == (599, "test", "float64")
     assert {row["method"] for row in result["rows"]} == {"uniform", "floating", "joint"}
     assert result["commit"]

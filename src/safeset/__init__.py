@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from safeset.constants import HeadConstants as HeadConstants
     from safeset.errors import ArgumentError as ArgumentError
     from safeset.errors import DataNotFoundError as DataNotFoundError
+    from safeset.errors import DataWarning as DataWarning
     from safeset.errors import RoundingWarning as RoundingWarning
     from safeset.errors import SafesetError as SafesetError
     from safeset.errors import TrainingWarning as TrainingWarning
@@ -43,6 +44,7 @@ _HOMES = {
     "HeadConstants": "constants",
     "ArgumentError": "errors",
     "DataNotFoundError": "errors",
+    "DataWarning": "errors",
     "RoundingWarning": "errors",
     "SafesetError": "errors",
     "TrainingWarning": "errors",

@@ -21,7 +21,7 @@ def card(recipe: Recipe, evaluation: dict[str, Any], records: list[dict[str, Any
     seconds = f" in {records[-1]['seconds']:.0f} s" if records else ""
     rows = [
         f"| {row['method']} | {row['epsilon']:.4g} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
-        f"{row['accuracy']:.3f} | {row['core_size']:.2f} | {row['set_size']:.2f} |"
+        f"{row['accuracy']:.3f} | {_size(row['core_size'])} | {_size(row['set_size'])} |"
         for row in evaluation["rows"]
     ]
     return "\n".join(
@@ -58,6 +58,10 @@ def name_for(recipe: Recipe) -> str:
     """
     source = Path(recipe.data.source).stem or "data"
     return f"{source}-{(recipe.guarantee or 'default').partition(':')[0]}"
+
+
+def _size(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _short(guarantee: str) -> str:

@@ -1,8 +1,10 @@
 """The command line: parse, call, print. torch is imported only by commands that need it."""
 
 import csv
+import io
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,9 +26,7 @@ app.add_typer(data_app, name="data")
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
-GuaranteeText = Annotated[
-    str | None, typer.Option(help="standard, top3, rt3, affinity:FILE.toml, affinity:groups. Default: the run's own.")
-]
+GuaranteeText = Annotated[str | None, typer.Option(help="standard, top3, rt3, affinity:FILE.toml or affinity:groups.")]
 
 
 @app.command()
@@ -80,8 +80,10 @@ def train(
     from safeset.training.recipe import assembled
     from safeset.training.train import train as run_training
 
-    if resume and out is not None and recipe is None and not given and Run(out).recipe.exists():
-        stated = Run(out).read_recipe()
+    if resume and recipe is None and out is not None and Run(out).recipe.exists():
+        stated = Run(out).read_recipe().changed(given)
+    elif resume and recipe is None and data is None:
+        raise expected("a run to continue", f"none in {out}" if out else "none named", "Name its directory with --out.")
     else:
         stated = assembled(recipe, given)
     path = out or Path("runs") / name_for(stated)
@@ -93,7 +95,12 @@ def train(
         )
     finally:
         watch.end()
-    result = json.loads(Run(path).evaluation.read_text())
+    try:
+        result = json.loads(Run(path).evaluation.read_text())
+    except ValueError:
+        raise expected(
+            f"JSON in {Run(path).evaluation}", "something else", "safeset evaluate writes it anew."
+        ) from None
     units = Run(path).read_recipe().task.units if net.class_names else ""  # type: ignore[union-attr]
     console.evaluation(result, units)
     console.out.print(f"\nThe run is {path}. Next: safeset certify {path} FILE…, safeset evaluate {path} --per-class")
@@ -115,6 +122,9 @@ def evaluate(
     from safeset.jobs import evaluate_run
     from safeset.runs import Run
 
+    target = out or Run(run).evaluation
+    if out is not None and not target.parent.is_dir():
+        raise expected("a directory for the JSON file", f"none at {target.parent}")
     result, units = evaluate_run(
         Run(run),
         epsilons=_numbers(epsilon) if epsilon else None,
@@ -126,7 +136,6 @@ def evaluate(
         progress=console.progress,
     )
     console.evaluation(result, units)
-    target = out or Run(run).evaluation
     write_whole(target, json.dumps(result, indent=1) + "\n")
     console.out.print(f"\nWritten to {target}.")
 
@@ -148,7 +157,13 @@ def certify(
     from safeset.jobs import certify_files
 
     records = certify_files(
-        run, files, epsilon=epsilon, method=method, guarantee=guarantee, device=device, stdin=sys.stdin.buffer
+        run,
+        files,
+        epsilon=epsilon,
+        method=method,
+        guarantee=guarantee,
+        device=device,
+        stdin=sys.stdin.buffer if sys.stdin else None,
     )
     bad = 0
     if as_json:
@@ -197,14 +212,20 @@ def data_list() -> None:
 def data_show(
     source: Annotated[str, typer.Argument(help="A name, a folder of class folders, .npz or .csv.")],
     out: Annotated[Path | None, typer.Option(help="File for the picture. Default: NAME.png in the cache.")] = None,
+    size: Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")] = None,
+    label: Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
 ) -> None:
     """Counts by class, and a picture."""
+    if out is not None and out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
+        raise expected("a picture's file that ends in .png, .jpg or .webp", str(out))
     from safeset.data.images import cache_folder
     from safeset.data.picture import picture
     from safeset.data.sources import load_data
 
-    found = load_data(source, progress=console.progress, **({"skip_bad": True} if skip_bad else {}))
+    options = {"size": size, "label": label, "skip_bad": skip_bad or None}
+    given = {name: value for name, value in options.items() if value is not None}
+    found = load_data(source, progress=console.progress, **given)
     rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
     console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
     console.out.print(f"{len(found.train):,} training points, {len(found.test):,} test points, {found.classes} classes")
@@ -247,6 +268,10 @@ def _numbers(text: str) -> list[float]:
 
 def main() -> None:
     """Run the command line; a user's mistake is a message and a non-zero exit, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
+    warnings.showwarning = console.warning
     try:
         app()
     except SafesetError as error:

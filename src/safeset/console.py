@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -19,30 +19,26 @@ from rich.progress import (
 )
 from rich.table import Table
 
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)  # names may hold brackets and colons
+err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
     """Print a table; the first ``texts`` columns are texts, the others numbers."""
     if title:
-        out.print(f"[bold]{_safe(title)}[/bold]")
+        out.print(title, style="bold")
     shown = Table(box=None, pad_edge=False)
     for place, name in enumerate(header):
         shown.add_column(name, justify="left" if place < texts else "right", header_style="dim", no_wrap=place >= texts)
     for row in rows:
-        shown.add_row(*map(_safe, row))
-    Console(width=None if sys.stdout.isatty() else 500, highlight=False).print(shown)
-
-
-def _safe(text: str) -> str:
-    """Without the brackets that rich takes for markup."""
-    return text.replace("[", r"\[")
+        shown.add_row(*row)
+    width = None if sys.stdout.isatty() else 500
+    Console(width=width, highlight=False, markup=False, emoji=False).print(shown)
 
 
 def rates(row: dict[str, Any]) -> list[str]:
     """The metrics of a row of an evaluation, as texts."""
-    sizes = [f"{row[name]:.2f}" if row[name] == row[name] else "–" for name in ("core_size", "set_size")]
+    sizes = [f"{row[name]:.2f}" if row[name] is not None else "–" for name in ("core_size", "set_size")]
     spread = {name: f" ± {value:.3f}" for name, value in row.get("std", {}).items()}
     return [*(f"{row[name]:.3f}{spread.get(name, '')}" for name in ("vra", "rejection_rate", "accuracy")), *sizes]
 
@@ -126,7 +122,7 @@ class TrainingWatch:
 
     def note(self, text: str) -> None:
         """Print a note."""
-        err.print(f"[yellow]{_safe(text)}[/yellow]")
+        err.print(text, style="yellow")
 
     def end(self) -> None:
         """Take the bar away."""
@@ -158,7 +154,7 @@ def certificates(records: list[dict[str, Any]]) -> int:
         if "problem" in record:
             bad += 1
             rows.append([record["name"], "not read", "", ""])
-            err.print(f"[yellow]{_safe(record['name'])}: {_safe(record['problem'])}[/yellow]")
+            err.print(f"{record['name']}: {record['problem']}", style="yellow")
             continue
         holds = ", ".join(f"{{{_names(each['core'])}}} < {shown(each['radius'])}" for each in record["cores"])
         core = f"{{{_names(record['core'])}}}" if record["certified"] else "⊥ (rejected)"
@@ -191,9 +187,22 @@ def _names(classes: list[str]) -> str:
     return ", ".join(map(str, classes))
 
 
+def warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning: safeset's own as it is, others with their kind."""
+    own = category.__module__.startswith("safeset")
+    err.print(str(message) if own else f"{category.__name__}: {message}", style="yellow")
+
+
 def failure(text: str) -> None:
     """Print why nothing came of it."""
-    err.print(f"[bold red]error:[/bold red] {_safe(text)}")
+    err.print(f"error: {text}", style="red")
 
 
 @contextmanager

@@ -25,6 +25,10 @@ class TrainingWarning(UserWarning):
     """The loss is about another network than the certificate will be."""
 
 
+class DataWarning(UserWarning):
+    """Files or rows that were left out, as asked for."""
+
+
 class RoundingWarning(UserWarning):
     """The rounding of the forward pass is larger than every margin: nothing can be certified."""
 

@@ -22,7 +22,7 @@ from safeset.margins import METHODS
 from safeset.net import CertifiedNet
 from safeset.provenance import provenance
 from safeset.runs import Run, load
-from safeset.training.recipe import OWN_DATA, Recipe
+from safeset.training.recipe import OWN_DATA, Data, Recipe
 
 POINTS_AT_ONCE = 64
 
@@ -76,7 +76,7 @@ def run_data(recipe: Recipe, source: str | None = None, progress: Progress | Non
     assert task is not None
     if source is None and own.source == OWN_DATA:
         raise expected("the data of the run", "none: it was given in Python", "Name a file or folder with --data.")
-    points = load_data(source or own.source, progress=progress, **own.options)
+    points = load_data(source or own.source, progress=progress, **_options(own, source))
     if points.input_shape != task.input_shape or points.class_names != task.class_names:
         got = f"{points.input_shape} and {len(points.class_names)} classes"
         names = sorted(set(points.class_names) ^ set(task.class_names))
@@ -94,7 +94,7 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
         "split": "validation" if recipe.validation else "test",
         "points": len(points.test),
         "guarantee": str(options.get("guarantee") or net.guarantee),
-        "rows": rows,
+        "rows": plain(rows),
         "bound_method": sorted({layer.method for layer in net.bounds().layers}),
         "dtype": "float64",
         "seconds": round(time.perf_counter() - started, 3),
@@ -102,6 +102,14 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
         "recipe": json.loads(json.dumps(recipe.table(), default=str)),
         "seed": recipe.seed,
     }
+
+
+def _options(own: Data, source: str | None) -> dict[str, Any]:
+    """The options of a run's data that other data can have too."""
+    path = Path(source or own.source)
+    if source is None or path.suffix.lower() in (".csv", ".tsv"):
+        return own.options
+    return {name: value for name, value in own.options.items() if path.is_dir() and name in ("size", "skip_bad")}
 
 
 def certify_files(
@@ -112,7 +120,7 @@ def certify_files(
     method: str | None = None,
     guarantee: str | None = None,
     device: str | None = None,
-    stdin: BinaryIO,
+    stdin: BinaryIO | None,
 ) -> Iterator[dict[str, Any]]:
     """A record for each point: what `Certificate.records` gives, the name, and the radius of each core.
 
@@ -121,7 +129,10 @@ def certify_files(
     run = Run(path)
     recipe = run.read_recipe()
     net = load(path).to(as_device(device)).frozen()
-    points = read_points(files, input_shape=net.input_shape, ranges=recipe.data.ranges, stdin=stdin)
+    assert recipe.task is not None
+    points = read_points(
+        files, input_shape=net.input_shape, units=recipe.task.units, ranges=recipe.data.ranges, stdin=stdin
+    )
     while some := list(islice(points, POINTS_AT_ONCE)):
         good = [point.x for point in some if point.x is not None]
         answers: Iterator[dict[str, Any]] = iter(())
@@ -142,13 +153,13 @@ def _records(certificate: Certificate) -> Iterator[dict[str, Any]]:
             for place, radius in enumerate(radii)
             if radius > 0
         ]
-        yield _plain({**record, "cores": cores})
+        yield plain({**record, "cores": cores})
 
 
-def _plain(value: Any) -> Any:
-    """Without ∞, which JSON has no number for."""
+def plain(value: Any) -> Any:
+    """The same without ∞ and NaN, which JSON has no numbers for: they are None."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and math.isinf(value) else value
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -96,6 +96,8 @@ class Run:
                     f"Expected {self.path} to be free, but got a run that process {owner} is training. Wait for it, "
                     "or choose another directory."
                 ) from None
+            for left in self.path.glob(".*.tmp"):  # by a process that was killed while it wrote
+                left.unlink(missing_ok=True)
             with suppress(OSError):  # the number is a courtesy
                 os.ftruncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n".encode())
@@ -194,6 +196,8 @@ def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:
     Raises:
         SafesetError: if there is no run, or its training has not ended.
     """
+    if not isinstance(path, str | Path):
+        raise expected("the path of a run", repr(path))
     run = Run(Path(path))
     recipe = run.read_recipe()
     if not run.model.is_file():

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from safeset.data.dataset import Dataset, Split, find
+from safeset.data.dataset import PIXELS, Dataset, Split, find
 from safeset.errors import expected
 
 RECORD = 2 + 3 * 32 * 32  # coarse label, fine label, pixels channel by channel
@@ -18,7 +18,7 @@ def cifar100() -> Dataset:
     (train, above), (test, _) = (_read(folder / name) for name in ("train.bin", "test.bin"))
     superclass = {int(label): int(group) for label, group in zip(train.y, above, strict=True)}
     groups = tuple(coarse[superclass[label]] for label in range(len(fine)))
-    return Dataset("cifar100", train, test, tuple(fine), "pixels in [0, 1]", groups)
+    return Dataset("cifar100", train, test, tuple(fine), PIXELS, groups)
 
 
 def _read(path: Path) -> tuple[Split, torch.Tensor]:

@@ -14,6 +14,7 @@ from safeset.errors import DataNotFoundError, expected
 from safeset.inputs import check_names
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # the same items, shown as they go by
+PIXELS = "pixels in [0, 1]"  # the units of ε for images
 VALIDATION_SHARE, TEST_SHARE = 0.1, 0.2  # of what a source does not split itself
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from safeset.data.dataset import Dataset, Split
+from safeset.data.dataset import PIXELS, Dataset, Split
 
 
 def digits() -> Dataset:
@@ -15,7 +15,7 @@ def digits() -> Dataset:
     images, labels = load_digits(return_X_y=True)
     x = (torch.tensor(images) * 255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
     y = torch.tensor(labels, dtype=torch.int64)
-    return Dataset("digits", *Split(x, y).held_out(1 / 3), tuple("0123456789"), "pixels in [0, 1]")
+    return Dataset("digits", *Split(x, y).held_out(1 / 3), tuple("0123456789"), PIXELS)
 
 
 def blobs2d(points: int = 1000, seed: int = 0) -> Dataset:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 import torch
 
-from safeset.data.dataset import TEST_SHARE, Dataset, Progress, Split, find
-from safeset.errors import ArgumentError, SafesetError, expected, first_few
+from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, find
+from safeset.errors import ArgumentError, DataWarning, SafesetError, expected, first_few
 from safeset.files import read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 MOST_PIXELS = 50_000_000  # of one image; more is taken for a decompression bomb
 LARGEST_OWN_SIZE = 64
-VERSION = 1  # of the cache
+VERSION = 2  # of the cache
+HELD_OUT = ("test", "val", "valid", "validation")
 
 
 class BadFilesError(ArgumentError):
@@ -35,11 +36,11 @@ def eurosat(*, progress: Progress | None = None) -> Dataset:
     """EuroSAT, RGB (Helber et al., 2019): 27,000 images of 64 × 64 pixels, 10 classes, a third of each to test."""
     path = find("EuroSAT_RGB", "2750", what="EuroSAT's RGB images, the folder EuroSAT_RGB", get="eurosat")
     split, names = decoded(path, None, skip_bad=False, progress=progress)
-    return Dataset("eurosat", *split.held_out(1 / 3), names, "pixels in [0, 1]")
+    return Dataset("eurosat", *split.held_out(1 / 3), names, PIXELS)
 
 
 def folder(path: Path, *, size: int | None = None, skip_bad: bool = False, progress: Progress | None = None) -> Dataset:
-    """A folder of class folders with images of any size, or one with such folders ``train`` and ``test``.
+    """A folder of class folders with images of any size, or one with such folders ``train`` and ``test`` (or ``val``).
 
     Args:
         path: the folder. Without ``train`` and ``test`` a fifth of each class is held out to test.
@@ -48,13 +49,16 @@ def folder(path: Path, *, size: int | None = None, skip_bad: bool = False, progr
         skip_bad: leave out files that cannot be used, instead of stopping.
         progress: wraps the files to show how far it is.
     """
-    parts = [path / "train", path / "test"]
-    if all(part.is_dir() for part in parts):
-        train, names = decoded(parts[0], size, skip_bad=skip_bad, progress=progress)
-        test, others = decoded(parts[1], train.x.shape[-1], skip_bad=skip_bad, progress=progress, classes=names)
-        return Dataset(path.name, train, test, others, "pixels in [0, 1]")
+    held = next((path / name for name in HELD_OUT if (path / name).is_dir()), None)
+    if (path / "train").is_dir() and held is not None:
+        train, names = decoded(path / "train", size, skip_bad=skip_bad, progress=progress)
+        strange = next((name for name in _class_folders(held) if name not in names), None)
+        if strange is not None:
+            raise expected(f"the folders of {held} to be among those of {path / 'train'}", repr(strange))
+        test, others = decoded(held, train.x.shape[-1], skip_bad=skip_bad, progress=progress, classes=names)
+        return Dataset(path.name, train, test, others, PIXELS)
     split, names = decoded(path, size, skip_bad=skip_bad, progress=progress)
-    return Dataset(path.name, *split.held_out(TEST_SHARE), names, "pixels in [0, 1]")
+    return Dataset(path.name, *split.held_out(TEST_SHARE), names, PIXELS)
 
 
 def decoded(
@@ -66,16 +70,23 @@ def decoded(
     classes: tuple[str, ...] | None = None,
 ) -> tuple[Split, tuple[str, ...]]:
     """All images below a folder of class folders, and the names of the classes; from the cache if nothing changed."""
-    names = classes or tuple(sorted(part.name for part in path.iterdir() if part.is_dir() and part.name[0] != "."))
+    names = classes or _class_folders(path)
     if len(names) < 2:
         raise expected(f"{path} to hold a folder for each of at least two classes", f"{len(names)}")
     files = [
         (file, label)
         for label, name in enumerate(names)
         for file in sorted((path / name).rglob("*"))
-        if file.suffix.lower() in SUFFIXES and file.is_file()
+        if file.suffix.lower() in SUFFIXES and file.name[0] != "." and file.is_file()
     ]
+    empty = [name for label, name in enumerate(names) if classes is None and label not in {y for _, y in files}]
+    if files and empty:
+        raise expected(f"images in every class folder of {path}", f"none in {first_few(empty)}")
     return decoded_files(path, files, size, skip_bad=skip_bad, progress=progress), names
+
+
+def _class_folders(path: Path) -> tuple[str, ...]:
+    return tuple(sorted(part.name for part in path.iterdir() if part.is_dir() and part.name[0] != "."))
 
 
 def decoded_files(
@@ -87,10 +98,13 @@ def decoded_files(
     listing = [(str(file.relative_to(path)), y, file.stat().st_size, file.stat().st_mtime_ns) for file, y in files]
     key = hashlib.sha256(json.dumps([VERSION, listing, size, skip_bad]).encode()).hexdigest()
     cache = cache_folder() / f"{path.name}-{key[:32]}.safetensors"
-    split = _load(cache)
-    if split is None:
-        split = _decode(files, size, skip_bad, progress)
-        _save(cache, split)
+    found = _load(cache)
+    if found is None:
+        found = _decode(files, size, skip_bad, progress)
+        _save(cache, *found)
+    split, bad = found
+    if bad:
+        warnings.warn(f"{len(bad)} files were left out: {first_few(bad)}.", DataWarning, stacklevel=2)
     return split
 
 
@@ -121,9 +135,12 @@ def read_image(source: Path | BinaryIO, size: int | tuple[int, int] | None, *, c
     return np.asarray(plain).reshape(height, width, channels).transpose(2, 0, 1).copy()
 
 
-def _decode(files: list[tuple[Path, int]], size: int | None, skip_bad: bool, progress: Progress | None) -> Split:
+def _decode(
+    files: list[tuple[Path, int]], size: int | None, skip_bad: bool, progress: Progress | None
+) -> tuple[Split, list[str]]:
+    """The images, and what is wrong with those that were left out."""
     if size is None:  # their own, if one fits all
-        shapes = {_size_of(file) for file, _ in files}
+        shapes = {_size_of(file) for file, _ in files} - {(0, 0)}
         size = LARGEST_OWN_SIZE
         if len(shapes) == 1:
             width, height = next(iter(shapes))
@@ -148,7 +165,7 @@ def _decode(files: list[tuple[Path, int]], size: int | None, skip_bad: bool, pro
     if not good:
         raise expected("images that can be used", f"{len(bad)} bad files")
     pixels = torch.from_numpy(np.stack([image for image, _ in good]))
-    return Split(pixels, torch.tensor([label for _, label in good], dtype=torch.int64))
+    return Split(pixels, torch.tensor([label for _, label in good], dtype=torch.int64)), bad
 
 
 def _size_of(file: Path) -> tuple[int, int]:
@@ -180,18 +197,18 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SAFESET_CACHE") or Path.home() / ".cache" / "safeset" / "decoded")
 
 
-def _save(path: Path, split: Split) -> None:
+def _save(path: Path, split: Split, bad: list[str]) -> None:
     """Write a cache file, whole or not at all; a cache that cannot be written is no error."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(path, {"x": split.x, "y": split.y}, {"sha256": split.digest()})
+        write_tensors(path, {"x": split.x, "y": split.y}, {"content": json.dumps([split.digest(), bad])})
 
 
-def _load(path: Path) -> Split | None:
+def _load(path: Path) -> tuple[Split, list[str]] | None:
     """A cache file, if it is there, whole and unchanged."""
     try:
         tensors, metadata = read_tensors(path)
-        split = Split(tensors["x"], tensors["y"])
-    except (SafesetError, KeyError):
+        split, (digest, bad) = Split(tensors["x"], tensors["y"]), json.loads(metadata["content"])
+    except (SafesetError, KeyError, ValueError):
         return None
-    return split if metadata.get("sha256") == split.digest() else None
+    return (split, bad) if digest == split.digest() else None

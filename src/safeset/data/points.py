@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from safeset.data.dataset import PIXELS
 from safeset.data.images import SUFFIXES, read_image
 from safeset.data.tables import numbers_of, read_table, scaled
 from safeset.errors import ArgumentError, expected, first_few
@@ -29,8 +30,9 @@ def read_points(
     sources: Sequence[str],
     *,
     input_shape: tuple[int, ...],
+    units: str,
     ranges: Mapping[str, tuple[float, ...]] | None = None,
-    stdin: BinaryIO,
+    stdin: BinaryIO | None,
 ) -> Iterator[Point]:
     """The points of files, one after another; what is wrong with a file is told, and does not stop the others.
 
@@ -38,52 +40,64 @@ def read_points(
         sources: images, folders of images, ``.npz`` files with an array x, ``.csv`` files with a header; ``-`` is
             standard input: an image, a list of files (one in a line), or a CSV.
         input_shape: shape of one input; images are resized to it.
+        units: those of the inputs; only where they are pixels in [0, 1], images are taken, and bytes divided by 255.
         ranges: (least, largest) of each column, if the net was trained on a table.
         stdin: standard input.
     """
     for source in sources:
         try:
-            yield from _points(source, input_shape, ranges, stdin)
+            yield from _points(source, _Form(input_shape, units == PIXELS, ranges), stdin)
         except (ArgumentError, OSError) as error:
             yield Point(source, None, _reason(error))
 
 
-def _points(
-    source: str, shape: tuple[int, ...], ranges: Mapping[str, tuple[float, ...]] | None, stdin: BinaryIO
-) -> Iterator[Point]:
+class _Form(NamedTuple):
+    """What a net's inputs are."""
+
+    shape: tuple[int, ...]
+    pixels: bool
+    ranges: Mapping[str, tuple[float, ...]] | None
+
+
+def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Point]:
     if source == "-":
-        content = stdin.read()
-        if ranges is not None:
-            yield from _rows(io.StringIO(content.decode("utf-8-sig", errors="replace")), "-", ranges)
+        content = stdin.read() if stdin is not None else b""
+        if content.startswith(b"PK"):
+            yield from _arrays("-", io.BytesIO(content), form)
+        elif form.ranges is not None:
+            yield from _rows(io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=""), "-", form.ranges)
         elif content.startswith(IMAGE_STARTS):
-            yield _image("-", io.BytesIO(content), shape)
-        elif content.startswith(b"PK"):
-            yield from _arrays("-", io.BytesIO(content), shape)
+            yield _image("-", io.BytesIO(content), form)
         else:
             names = [line.strip() for line in content.decode(errors="replace").splitlines() if line.strip()]
             if not names or "-" in names:
                 raise expected("an image, an .npz file or names of files on standard input", "nothing of the kind")
-            yield from read_points(names, input_shape=shape, ranges=ranges, stdin=stdin)
+            for name in names:
+                try:
+                    yield from _points(name, form, None)
+                except (ArgumentError, OSError) as error:
+                    yield Point(name, None, _reason(error))
         return
     path = Path(source)
     if path.is_dir():
         files = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
         if not files:
             raise expected(f"images in {path}", "none")
-        yield from (_image(str(each), each, shape) for each in files)
+        yield from (_image(str(each), each, form) for each in files)
     elif path.suffix.lower() == ".npz":
         with path.open("rb") as file:
-            yield from _arrays(source, file, shape)
-    elif ranges is not None:
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
-            yield from _rows(lines, source, ranges, tabs=path.suffix.lower() == ".tsv")
+            yield from _arrays(source, file, form)
+    elif form.ranges is not None:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            yield from _rows(lines, source, form.ranges, tabs=path.suffix.lower() == ".tsv")
     else:
-        yield _image(source, path, shape)
+        yield _image(source, path, form)
 
 
-def _image(name: str, source: Path | BinaryIO, shape: tuple[int, ...]) -> Point:
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise expected(f"points of shape {shape}, in an .npz file", f"the image {name}")
+def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
+    shape = form.shape
+    if len(shape) != 3 or shape[0] not in (1, 3) or not form.pixels:
+        raise expected(f"numbers of shape {shape} as in training, in an .npz file", f"the image {name}")
     try:
         pixels = read_image(source, (shape[1], shape[2]), channels=shape[0])
     except (ValueError, OSError) as error:
@@ -104,12 +118,14 @@ def _rows(
         numbers, _, bad = numbers_of([row], header, columns)
         name = f"{source}:{row[0]}"
         if bad:
-            yield Point(name, None, bad[row[0]].removeprefix(f"line {row[0]} ").capitalize())
+            yield Point(name, None, bad[row[0]].removeprefix(f"line {row[0]} "))
         else:
             yield Point(name, scaled(torch.tensor(numbers, dtype=torch.float64), ranges)[0])
 
 
-def _arrays(source: str, file: BinaryIO, shape: tuple[int, ...]) -> Iterator[Point]:
+def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Point]:
+    """The points of an array x; rows of a table as they were before scaling, in the order of its columns."""
+    shape = form.shape
     try:
         with np.load(file, allow_pickle=False) as arrays:
             array = arrays["x"] if "x" in arrays.files else None
@@ -121,7 +137,10 @@ def _arrays(source: str, file: BinaryIO, shape: tuple[int, ...]) -> Iterator[Poi
         raise expected(f"x of {source} to be of shape (n, {', '.join(map(str, shape))})", f"shape {array.shape}")
     for place, point in enumerate(array.reshape(-1, *shape)):
         x = torch.from_numpy(point.copy())
-        plain = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        if form.ranges is not None:
+            plain = scaled(x.double()[None], form.ranges)[0] if bool(x.isfinite().all()) else x
+        else:
+            plain = x.float() / 255 if x.dtype == torch.uint8 and form.pixels else x.float()
         finite = bool(plain.isfinite().all())
         yield Point(f"{source}[{place}]", plain if finite else None, "" if finite else "NaN or infinite numbers")
 

@@ -75,7 +75,8 @@ def load_data(source: str | Path, *, progress: Progress | None = None, **options
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
-        raise expected(f"options of {name}", str(error).partition(")")[2].strip()) from None
+        option = str(error).rpartition("argument ")[2].strip("'").partition("'")[0]
+        raise expected(f"options that {name} has", repr(option)) from None
     if path.is_file():
         raise expected("a folder of class folders, an .npz or a .csv file", name)
     remedy = nearest(name, SOURCES)

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import warnings
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.data.dataset import TEST_SHARE, Dataset, Split, stratified
-from safeset.errors import expected, first_few, nearest, repeated
+from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Split, stratified
+from safeset.errors import DataWarning, expected, first_few, nearest, repeated
 
 
 def npz(path: Path) -> Dataset:
@@ -28,14 +29,18 @@ def npz(path: Path) -> Dataset:
     for name in ("x", "y"):
         if name not in arrays:
             raise expected(f"an array {name!r} in {path}", ", ".join(arrays) or "none", nearest(name, arrays))
-    names, y = _labels(arrays["y"].tolist(), arrays["class_names"].tolist() if "class_names" in arrays else None)
-    train = Split(_points(arrays["x"], f"x of {path}"), y)
+    for name in ("y", "y_test", "class_names"):
+        if name in arrays and arrays[name].ndim != 1:
+            raise expected(f"{name} of {path} to be of shape (n,)", f"shape {arrays[name].shape}")
+    given = arrays["class_names"].tolist() if "class_names" in arrays else None
+    names, y = _labels(arrays["y"].tolist(), given)
+    train = _split(arrays["x"], y, f"x of {path}")
     if "x_test" in arrays and "y_test" in arrays:
-        _, y_test = _labels(arrays["y_test"].tolist(), list(names))
-        test = Split(_points(arrays["x_test"], f"x_test of {path}"), y_test)
+        _, y_test = _labels(arrays["y_test"].tolist(), names, numbered=given is not None)
+        test = _split(arrays["x_test"], y_test, f"x_test of {path}")
     else:
         train, test = train.held_out(TEST_SHARE)
-    units = "pixels in [0, 1]" if train.x.dtype == torch.uint8 else "the units of x"
+    units = PIXELS if train.x.dtype == torch.uint8 else "the units of x"
     return Dataset(path.stem, train, test, names, units)
 
 
@@ -55,7 +60,7 @@ def table(
             column's own range in the training rows.
         skip_bad: leave out rows that cannot be used, instead of stopping.
     """
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         header, rows = read_table(file, str(path), tabs=path.suffix.lower() == ".tsv")
     if len(header) < 2:
         raise expected(f"{path} to have a column of numbers and one of labels", f"{len(header)} columns")
@@ -66,11 +71,16 @@ def table(
     for name in ranges or {}:
         if name not in columns:
             raise expected(f"ranges for columns of {path}", repr(name), nearest(name, columns))
+    # In the order of the ranges: a run's own are those of its network's inputs, whatever the order in another file.
+    columns = [*(ranges or {}), *(name for name in columns if name not in (ranges or {}))]
     numbers, labels, lines = numbers_of(rows, header, columns, label)
     bad = list(lines.values())
     if bad and not skip_bad:
         got = f"{len(bad)} bad: {first_few(bad)}"
-        raise expected(f"numbers in every row of {path}", got, "Use --skip-bad to leave them out.")
+        remedy = "Use --skip-bad to leave them out; --label names the column of labels."
+        raise expected(f"numbers in every row of {path}", got, remedy)
+    if bad:
+        warnings.warn(f"{len(bad)} rows of {path} were left out: {first_few(bad)}.", DataWarning, stacklevel=2)
     if not numbers:
         raise expected(f"rows of numbers in {path}", "none")
     names, y = _labels(labels, None)
@@ -87,7 +97,10 @@ def scaled(x: Tensor, ranges: Mapping[str, tuple[float, ...]]) -> Tensor:
     """Columns from their (least, largest) to [0, 1], as float32; a column of one value becomes its distance from it."""
     low, high = torch.tensor(list(ranges.values()), dtype=torch.float64).unbind(dim=1)
     spread = torch.where(high > low, high - low, torch.ones_like(low))
-    return ((x - low) / spread).float()
+    found = ((x - low) / spread).float()
+    if not bool(found.isfinite().all()):
+        raise expected("numbers that can be scaled to [0, 1]", "numbers too large for it")
+    return found
 
 
 def read_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -97,10 +110,16 @@ def read_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise expected(f"{what} to be a CSV file", str(error)) from None
+    except UnicodeDecodeError:
+        raise expected(f"{what} to be text in UTF-8", "other bytes", "Save it as UTF-8.") from None
     header = [name.strip() for name in rows[0][1]] if rows else []
     if not header or len(set(header)) < len(header):
         got = f"{repeated(header)!r} twice" if header else "nothing"
         raise expected(f"{what} to start with a header of different names", got)
+    other = next((mark for mark in (";", "\t", ",") if len(header) == 1 and mark in header[0]), None)
+    if other:
+        wanted = "tabs" if tabs else "commas"
+        raise expected(f"{what} to have columns between {wanted}", f"{other!r} in {header[0][:40]!r}", "Save it so.")
     return header, rows[1:]
 
 
@@ -134,9 +153,13 @@ def _number(cell: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _labels(labels: Sequence[object], names: Sequence[object] | None) -> tuple[tuple[str, ...], Tensor]:
+def _labels(
+    labels: Sequence[object], names: Sequence[object] | None, *, numbered: bool = True
+) -> tuple[tuple[str, ...], Tensor]:
     """Class names in order, and each label's place: by number where labels are whole numbers and names are given."""
-    if names is not None and all(isinstance(label, int) for label in labels):
+    labels = [label.decode(errors="replace") if isinstance(label, bytes) else label for label in labels]
+    names = names and [name.decode(errors="replace") if isinstance(name, bytes) else name for name in names]
+    if names is not None and numbered and all(isinstance(label, int) for label in labels):
         return tuple(map(str, names)), torch.tensor(labels, dtype=torch.int64)
     found = sorted(set(labels), key=_natural) if names is None else names
     texts = tuple(map(str, found))
@@ -155,7 +178,17 @@ def _natural(label: object) -> tuple[int, float, str]:
     return (0, number, "") if number is not None else (1, 0.0, str(label))
 
 
+def _split(x: np.ndarray, y: Tensor, what: str) -> Split:
+    points = _points(x, what)
+    if len(points) != len(y) or not len(y):
+        raise expected(f"a label for each point of {what}, and at least one", f"{len(points)} points, {len(y)} labels")
+    return Split(points, y)
+
+
 def _points(array: np.ndarray, what: str) -> Tensor:
+    if array.ndim > 4 or (array.ndim == 4 and array.shape[-1] in (1, 3) and array.shape[1] > 4):
+        remedy = "Channels come first: np.moveaxis(x, -1, 1)." if array.ndim == 4 else ""
+        raise expected(f"{what} to be (n, features) or (n, channels, height, width)", f"shape {array.shape}", remedy)
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return torch.from_numpy(array if array.ndim == 4 else array[:, None])
     if array.dtype.kind not in "fiu" or array.ndim < 2:
@@ -163,4 +196,8 @@ def _points(array: np.ndarray, what: str) -> Tensor:
     if not np.isfinite(array).all():
         bad = int((~np.isfinite(array.reshape(len(array), -1)).all(axis=1)).sum())
         raise expected(f"{what} to be finite", f"NaN or infinite numbers in {bad} of {len(array)} points")
-    return torch.from_numpy(array.astype(np.float32))
+    with np.errstate(over="ignore"):
+        plain = array.astype(np.float32)
+    if not np.isfinite(plain).all():
+        raise expected(f"{what} to fit into float32", "larger numbers", "Scale them.")
+    return torch.from_numpy(plain)

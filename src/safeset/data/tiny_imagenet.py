@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from safeset.data.dataset import Dataset, Progress, find
+from safeset.data.dataset import PIXELS, Dataset, Progress, find
 from safeset.data.images import decoded, decoded_files
 from safeset.errors import expected
 
@@ -30,7 +30,7 @@ def tiny_imagenet(*, progress: Progress | None = None) -> Dataset:
         raise expected(f"the images that {notes} names", f"no {missing}")
     test = decoded_files(folder / "val", files, SIZE, skip_bad=False, progress=progress)
     names = _names(folder / "words.txt", wnids)
-    return Dataset("tiny-imagenet", train, test, names, "pixels in [0, 1]", identifiers=wnids)
+    return Dataset("tiny-imagenet", train, test, names, PIXELS, identifiers=wnids)
 
 
 def _names(path: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:

@@ -32,11 +32,15 @@ GLANCE = 0.25  # seconds between two looks at the loss, which a GPU must be wait
 
 
 class Interrupted(SafesetError):  # noqa: N818  (no mistake)
-    """A signal asked the training to stop; everything is saved."""
+    """A signal asked the training to stop."""
 
-    def __init__(self, number: int, epoch: int, epochs: int, run: Run | None) -> None:
-        go_on = f" All is saved; continue with: safeset train --resume --out {run.path}" if run is not None else ""
-        super().__init__(f"Interrupted in epoch {epoch} of {epochs}.{go_on}")
+    def __init__(self, number: int, epoch: int, epochs: int, run: Run, saved: bool) -> None:
+        state = (
+            "All is saved" if saved else "This could not be saved" if run.checkpoint.exists() else "Nothing is saved"
+        )
+        super().__init__(
+            f"Interrupted in epoch {epoch} of {epochs}. {state}; continue with: safeset train --resume --out {run.path}"
+        )
         self.signal = number
         self.exit_code = 128 + number
 
@@ -99,11 +103,11 @@ def fit(
                 looked = now if glance else looked
                 if due and run is not None:
                     position = Position(epoch, step + 1, tuple(engine.total.tolist()), now - started)
-                    _save(state, run, position, data, watch)
+                    written = _save(state, run, position, data, watch)
                     saved = now
                     if asked:
                         watch.end()
-                        raise Interrupted(asked[0], epoch + 1, epochs, run)
+                        raise Interrupted(asked[0], epoch + 1, epochs, run, written)
             _finite(engine.total, epoch, engine.steps - 1, run)
             losses = (engine.total / engine.steps).tolist()
             rates = [estimated(net, *state.one(place, len(nets)), watched, recipe) for place in range(len(nets))]
@@ -121,9 +125,9 @@ def fit(
             position = Position(epoch + 1, 0, None, record["seconds"])
         watch.end()
         if run is not None:
-            _save(state, run, position, data, watch)
-        if asked:
-            raise Interrupted(asked[0], epochs, epochs, run)
+            written = _save(state, run, position, data, watch)
+            if asked:
+                raise Interrupted(asked[0], epochs, epochs, run, written)
     if len(nets) > 1:
         for place, each_net in enumerate(nets):
             with torch.no_grad():
@@ -150,7 +154,7 @@ def estimated(
     return {name: rates[name] for name in ("vra", "rejection_rate", "accuracy")}
 
 
-def _save(state: State, run: Run, position: Position, data: str, watch: Watch) -> None:
+def _save(state: State, run: Run, position: Position, data: str, watch: Watch) -> bool:
     """Write a checkpoint; one that cannot be written is told, and training goes on with the last good one."""
     for name, tensor in state.parameters.items():
         if not bool(tensor.isfinite().all()):
@@ -160,6 +164,8 @@ def _save(state: State, run: Run, position: Position, data: str, watch: Watch) -
     except OSError as error:
         kept = "the last good one is kept" if run.checkpoint.exists() else "there is none yet"
         watch.note(f"No checkpoint could be written to {run.path} ({error.strerror or error}); {kept}.")
+        return False
+    return True
 
 
 def _for_training(net: CertifiedNet) -> None:

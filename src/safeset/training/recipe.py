@@ -180,6 +180,10 @@ class Recipe:
         """The recipe as TOML; `read` gives the same recipe."""
         return toml.write(self.table())
 
+    def changed(self, changes: Mapping[str, Any]) -> "Recipe":
+        """The same with values at dotted keys changed."""
+        return Recipe.from_table(overridden(self.table(), _resolved(changes)))
+
     # -- data ---------------------------------------------------------------------------------------------------------
 
     def bound(self, data: Dataset) -> Guarantee:
@@ -274,6 +278,12 @@ def find_recipe(name: str) -> Path:
     raise expected("the path of a recipe, or the name of one that comes with safeset", repr(name), remedy)
 
 
+def _resolved(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes with the guarantee read: its files are looked for from here, not beside a recipe."""
+    stated = changes.get("guarantee")
+    return dict(changes) if stated in (None, OWN_GROUPS) else {**changes, "guarantee": str(parse(stated))}
+
+
 def _relaxed(classes: int) -> Guarantee:
     return RelaxedTopK(min(3, classes - 1)) if classes > 2 else Standard()
 
@@ -308,9 +318,7 @@ def assembled(name: str | None, changes: Mapping[str, Any]) -> Recipe:
     """
     path = find_recipe(name) if name is not None else None
     table = read_table(path) if path else {}
-    plain = dict(changes)
-    if "guarantee" in plain and plain["guarantee"] != OWN_GROUPS:
-        plain["guarantee"] = str(parse(plain["guarantee"]))  # files are looked for from here, not beside the recipe
+    plain = _resolved(changes)
     given = table.get("data")
     if "data.source" in plain and isinstance(given, Mapping) and plain["data.source"] != given.get("source"):
         table.pop("data")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from safeset.cards import card
-from safeset.data.dataset import TEST_SHARE, Dataset, Split
+from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Split
 from safeset.data.sources import load_data
 from safeset.errors import SafesetError, expected
 from safeset.files import write_whole
@@ -20,7 +20,7 @@ from safeset.jobs import evaluated
 from safeset.net import CertifiedNet
 from safeset.runs import Run, build, load
 from safeset.training.loop import fit, some_of
-from safeset.training.recipe import OWN_DATA, Recipe, find_recipe
+from safeset.training.recipe import OWN_DATA, Data, Recipe, find_recipe
 from safeset.training.watch import Silent, Watch
 
 
@@ -62,6 +62,10 @@ def train(
         points = _dataset(data)
     fitted = stated.fitted(points, own_network=network is not None)
     points = points.for_choices() if fitted.validation else points
+    for split, what in ((points.train, "train on"), (points.test, "evaluate on")):
+        if not len(split):
+            remedy = "Classes of fewer than three points have none to hold out; give more, or a test split."
+            raise expected(f"points of {points.name} to {what}", "none", remedy)
     if fitted.seeds > 1 and (network is not None or out is None):
         raise expected("a model by its name and a directory for several seeds", "an own network, or no `out`")
     recipes = [replace(fitted, seed=fitted.seed + one, seeds=1) for one in range(fitted.seeds)]
@@ -75,7 +79,7 @@ def train(
     _check_free(run, resume)
     with run.locked():
         _check_free(run, resume)  # again: another may have come first
-        if run.recipe.exists():
+        if run.recipe.exists() and resume:
             check_same(run.read_recipe(), fitted)
             if run.done:
                 watch.note(f"The training in {run.path} has ended already.")
@@ -101,15 +105,18 @@ def train(
 def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path, *, own_data: bool = False) -> Recipe:
     """A recipe, however it is given."""
     if isinstance(recipe, str | Path):
-        return Recipe.read(find_recipe(str(recipe)))
+        recipe = Recipe.read(find_recipe(str(recipe)))
     if isinstance(recipe, Mapping):
-        return Recipe.from_table({"data": {"source": OWN_DATA}, **recipe} if own_data else recipe)
-    return recipe
+        recipe = Recipe.from_table({**recipe, "data": {"source": OWN_DATA}} if own_data else recipe)
+    if not isinstance(recipe, Recipe):
+        raise expected("a recipe: its values, its file's path or its name", repr(recipe)[:80])
+    return replace(recipe, data=Data(OWN_DATA)) if own_data else recipe
 
 
 def check_same(stored: Recipe, wanted: Recipe) -> None:
     """Complain if a run is to be continued with another recipe."""
-    before, now = stored.table(), wanted.table()
+    moved = replace(stored, data=replace(stored.data, source=wanted.data.source))  # the data itself is compared later
+    before, now = moved.table(), wanted.table()
     for key in before.keys() | now.keys():
         if before.get(key) != now.get(key):
             got, old = (str(table.get(key, "its default"))[:60] for table in (now, before))
@@ -121,7 +128,8 @@ def _check_free(run: Run, resume: bool) -> None:
     """A run is continued only when asked, and nothing else is ever written into."""
     if run.path.exists() and not run.path.is_dir():
         raise expected("a directory for the run", f"{run.path}, which is a file")
-    if run.recipe.exists() and not resume:
+    begun = run.checkpoint.exists() or run.model.exists() or run.evaluation.exists()
+    if run.recipe.exists() and begun and not resume:
         remedy = "Choose another --out, or continue with --resume."
         raise expected("a new directory for the run", f"{run.path}, which has one", remedy)
     if not run.recipe.exists() and run.path.is_dir() and any(each.name[0] != "." for each in run.path.iterdir()):
@@ -148,8 +156,9 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     for same in zip(*(result["rows"] for result in results), strict=True):
         numbers = {name: [row[name] for row in same] for name in same[0] if name not in ("method", "epsilon", "points")}
         row = {name: same[0][name] for name in ("method", "epsilon", "points")}
-        row |= {name: statistics.fmean(values) for name, values in numbers.items()}
-        rows.append({**row, "std": {name: statistics.stdev(values) for name, values in numbers.items()}})
+        known = {name: values for name, values in numbers.items() if None not in values}
+        row |= {name: statistics.fmean(known[name]) if name in known else None for name in numbers}
+        rows.append({**row, "std": {name: statistics.stdev(values) for name, values in known.items()}})
     return {**results[0], "rows": rows, "seeds": [result["seed"] for result in results]}
 
 
@@ -157,10 +166,16 @@ def _dataset(data: Dataset | tuple[Tensor, Tensor]) -> Dataset:
     """A data set from inputs and labels: a fifth of each class is held out to test."""
     if isinstance(data, Dataset):
         return data
-    if not isinstance(data, tuple) or len(data) != 2:
+    if not isinstance(data, tuple | list) or len(data) != 2:
         raise expected("`data` to be a Dataset, or inputs and labels", type(data).__name__)
-    x, y = as_tensor(data[0], "the inputs"), as_tensor(data[1], "the labels").long()
+    x, y = as_tensor(data[0], "the inputs"), as_tensor(data[1], "the labels")
+    if y.is_floating_point() or y.ndim != 1 or not len(y) or len(x) != len(y) or int(y.min()) < 0:
+        got = f"{tuple(x.shape)} inputs and {tuple(y.shape)} labels, {y.dtype}"
+        raise expected("inputs and for each a label, a whole number ≥ 0", got)
+    if not bool(x.isfinite().all()):
+        raise expected("finite inputs", "NaN or infinite ones")
+    y = y.long()
     split = Split(x if x.dtype == torch.uint8 else x.float(), y)
     names = tuple(map(str, range(int(y.max()) + 1)))
-    units = "pixels in [0, 1]" if x.dtype == torch.uint8 else "the units of the inputs"
+    units = PIXELS if x.dtype == torch.uint8 else "the units of the inputs"
     return Dataset("own", *split.held_out(TEST_SHARE), names, units)
