@@ -34,9 +34,9 @@ MUTANTS = {
         "test_net test_forward_rounding test_known_mistakes test_radii",
         ("radii.py", "gaps / constants,", "gaps / (constants + 1e-12),"),
     ],
-    "additive epsilon in the power method": [
+    "a floor in the power method": [
         "test_net test_frozen test_forward_rounding test_estimates",
-        ("lipschitz/estimate.py", ".clamp(min=torch.finfo(vector.dtype).tiny)", " + 1e-12"),
+        ("lipschitz/estimate.py", ".clamp(min=torch.finfo(vector.dtype).tiny)", ".clamp(min=1e-3)"),
     ],
     "circular padding taken for zero padding": [
         "test_bounds",
