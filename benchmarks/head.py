@@ -5,18 +5,16 @@ All libraries are measured in one run: each head lives in a process of its own, 
     python benchmarks/head.py --gloro .venv-gloro/bin/python    # writes results/benchmarks/head.json
 """
 
-import argparse
 import statistics
-import sys
 import time
 from typing import Any
 
 import torch
 
-from common import ROOT, commit, machine, save
+from common import commit, machine, save
 from safeset import HeadConstants, RelaxedTopK, certify_logits
 from safeset.margins import METHODS
-from stepper import Stepper
+from stepper import Stepper, asked
 
 BATCH, FEATURES, THREADS = 256, 256, 2
 
@@ -104,23 +102,19 @@ def _microseconds(
 
 def main() -> None:
     """Measure and save."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--gloro", help="a Python that has gloro; without it only safeset is measured")
-    parser.add_argument("--rounds", type=int, default=15, help="steps of each head")
-    arguments = parser.parse_args()
+    pythons, rounds = asked(__doc__, 15)
     started = time.perf_counter()
-    pythons = {"safeset": sys.executable} | ({"gloro": str(ROOT / arguments.gloro)} if arguments.gloro else {})
     result = {
         "command": "make bench",
         "batch": BATCH,
         "features": FEATURES,
-        "rounds": arguments.rounds,
+        "rounds": rounds,
         "dtype": "float32 (steps), float64 (certification)",
         "device": "cpu",
         "commit": commit(),
         "machine": machine() | {"threads": THREADS},
-        "heads": measure_heads(pythons, arguments.rounds),
-        "methods": measure_methods(arguments.rounds),
+        "heads": measure_heads(pythons, rounds),
+        "methods": measure_methods(rounds),
         "seconds": round(time.perf_counter() - started, 1),
     }
     save("benchmarks/head.json", result)

@@ -6,15 +6,13 @@ Ratios are medians over rounds of the ratio to the plain step of the same round 
     python benchmarks/step.py --gloro .venv-gloro/bin/python    # writes results/benchmarks/step.json
 """
 
-import argparse
 import random
 import statistics
-import sys
 import time
 from typing import Any
 
-from common import ROOT, commit, machine, save
-from stepper import Stepper, median_with_interval
+from common import commit, machine, save
+from stepper import Stepper, asked, median_with_interval
 
 BATCH, CLASSES, THREADS = 256, 100, 2
 GROUPS = [list(range(start, start + 5)) for start in range(0, CLASSES, 5)]
@@ -61,12 +59,8 @@ def measured(pythons: dict[str, str], rows: list[dict[str, Any]], rounds: int) -
 
 def main() -> None:
     """Measure and save."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--gloro", help="a Python that has gloro; without it only safeset is measured")
-    parser.add_argument("--rounds", type=int, default=40, help="steps of each kind")
-    arguments = parser.parse_args()
+    pythons, rounds = asked(__doc__, 40)
     started = time.perf_counter()
-    pythons = {"safeset": sys.executable} | ({"gloro": str(ROOT / arguments.gloro)} if arguments.gloro else {})
     steps = [
         described(library, *kind, network="step", against=len(KINDS) * place)
         for place, library in enumerate(pythons)
@@ -92,14 +86,14 @@ def main() -> None:
         "network": "cnn-2c2f, 3 × 32 × 32 pixels, 100 classes",
         "batch": BATCH,
         "power_steps": 2,
-        "rounds": arguments.rounds,
+        "rounds": rounds,
         "interval": "95 %, of the median, distribution-free",
         "dtype": "float32 (steps), float64 (certification)",
         "device": "cpu",
         "commit": commit(),
         "machine": machine() | {"threads": THREADS},
-        "steps": measured(pythons, steps, arguments.rounds),
-        "predictions": measured(pythons, predictions, arguments.rounds),
+        "steps": measured(pythons, steps, rounds),
+        "predictions": measured(pythons, predictions, rounds),
         "seconds": round(time.perf_counter() - started, 1),
     }
     save("benchmarks/step.json", result)

@@ -1,12 +1,16 @@
 """A process that takes a step when asked, and statistics of many."""
 
+import argparse
 import json
 import math
 import statistics
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from common import ROOT
 
 
 class Stepper:
@@ -39,6 +43,16 @@ class Stepper:
         """End the process."""
         self.stdin.close()
         self.process.wait()
+
+
+def asked(description: str | None, rounds: int) -> tuple[dict[str, str], int]:
+    """What the command line asks for: the Python of each library that is measured, and the number of rounds."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--gloro", help="a Python that has gloro; without it only safeset is measured")
+    parser.add_argument("--rounds", type=int, default=rounds, help="steps of each kind")
+    arguments = parser.parse_args()
+    others = {"gloro": str(ROOT / arguments.gloro)} if arguments.gloro else {}
+    return {"safeset": sys.executable, **others}, arguments.rounds
 
 
 def median_with_interval(values: list[float]) -> tuple[float, float, float]:

@@ -24,9 +24,9 @@ from safeset.training.recipe import (
     assembled,
     find_recipe,
     list_recipes,
-    overridden,
     recipe_folder,
 )
+from safeset.training.toml import overridden
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 positive = st.floats(1e-6, 1e6)

@@ -90,9 +90,7 @@ def train(
     keep_freed_memory()
     watch = console.TrainingWatch()
     try:
-        net = run_training(
-            stated, out=path, resume=resume, device=device, checkpoint_minutes=checkpoint_minutes, watch=watch
-        )
+        run_training(stated, out=path, resume=resume, device=device, checkpoint_minutes=checkpoint_minutes, watch=watch)
     finally:
         watch.end()
     try:
@@ -101,8 +99,9 @@ def train(
         raise expected(
             f"JSON in {Run(path).evaluation}", "something else", "safeset evaluate writes it anew."
         ) from None
-    units = Run(path).read_recipe().task.units if net.class_names else ""  # type: ignore[union-attr]
-    console.evaluation(result, units)
+    task = Run(path).read_recipe().task
+    assert task is not None  # it has been fitted
+    console.evaluation(result, task.units)
     console.out.print(f"\nThe run is {path}. Next: safeset certify {path} FILE…, safeset evaluate {path} --per-class")
 
 
@@ -118,7 +117,7 @@ def evaluate(
     device: Device = None,
 ) -> None:
     """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, sizes."""
-    from safeset.files import write_whole
+    from safeset.files import write_json
     from safeset.jobs import evaluate_run
     from safeset.runs import Run
 
@@ -136,7 +135,7 @@ def evaluate(
         progress=console.progress,
     )
     console.evaluation(result, units)
-    write_whole(target, json.dumps(result, indent=1) + "\n")
+    write_json(target, result)
     console.out.print(f"\nWritten to {target}.")
 
 

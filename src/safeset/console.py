@@ -104,9 +104,9 @@ class TrainingWatch:
         self.done += 1
         if self.bar is not None:
             where = f"epoch {min(self.epochs, self.done // self.steps + 1)}/{self.epochs}"
-            tail = self.tail if loss is None else f"loss {loss:.3f} {self.tail}"
-            fields = {"tail": tail} if loss is not None else {}
-            self.bar.update(self.task, completed=self.done, description=where, **fields)  # type: ignore[arg-type]
+            self.bar.update(self.task, completed=self.done, description=where)
+            if loss is not None:
+                self.bar.update(self.task, tail=f"loss {loss:.3f} {self.tail}")
 
     def epoch(self, record: dict[str, Any]) -> None:
         """Show the metrics: estimates, from the power method."""

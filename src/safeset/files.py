@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safeset.errors import SafesetError
 
@@ -30,6 +30,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain values as JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, indent=1) + "\n")
 
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str]) -> None:

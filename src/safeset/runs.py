@@ -11,20 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from safeset.errors import ArgumentError, SafesetError, expected
-from safeset.files import read_tensors, write_tensors, write_whole
+from safeset.files import read_tensors, write_json, write_tensors, write_whole
 from safeset.models import create_model
 from safeset.net import CertifiedNet
 from safeset.training.recipe import Recipe
-
-
-class _Notes(Protocol):
-    def note(self, text: str) -> None: ...
+from safeset.training.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ class Run:
         finally:
             os.close(handle)
 
-    def append(self, record: dict[str, Any], watch: _Notes) -> None:
+    def append(self, record: dict[str, Any], watch: Watch) -> None:
         """Add a line to metrics.jsonl; one that cannot be written is told."""
         try:
             with self.metrics.open("a") as file:
@@ -149,7 +146,7 @@ class Run:
         """Write the trained parameters."""
         write_tensors(self.model, net.network.state_dict(), {"format": "safeset 1"})
 
-    def write_bounds(self, net: CertifiedNet) -> dict[str, Any]:
+    def write_bounds(self, net: CertifiedNet) -> None:
         """Prove, and write down what was proved."""
         bounds = net.bounds()
         told = {
@@ -161,8 +158,7 @@ class Run:
                 for layer in bounds.layers
             ],
         }
-        write_whole(self.bounds, json.dumps(told, indent=1) + "\n")
-        return told
+        write_json(self.bounds, told)
 
 
 def build(recipe: Recipe, network: nn.Module | None = None) -> CertifiedNet:

@@ -44,11 +44,7 @@ def read_points(
         ranges: (least, largest) of each column, if the net was trained on a table.
         stdin: standard input.
     """
-    for source in sources:
-        try:
-            yield from _points(source, _Form(input_shape, units == PIXELS, ranges), stdin)
-        except (ArgumentError, OSError) as error:
-            yield Point(source, None, _reason(error))
+    yield from _each(sources, _Form(input_shape, units == PIXELS, ranges), stdin)
 
 
 class _Form(NamedTuple):
@@ -57,6 +53,14 @@ class _Form(NamedTuple):
     shape: tuple[int, ...]
     pixels: bool
     ranges: Mapping[str, tuple[float, ...]] | None
+
+
+def _each(sources: Sequence[str], form: _Form, stdin: BinaryIO | None) -> Iterator[Point]:
+    for source in sources:
+        try:
+            yield from _points(source, form, stdin)
+        except (ArgumentError, OSError) as error:
+            yield Point(source, None, _reason(error))
 
 
 def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Point]:
@@ -72,11 +76,7 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Point]
             names = [line.strip() for line in content.decode(errors="replace").splitlines() if line.strip()]
             if not names or "-" in names:
                 raise expected("an image, an .npz file or names of files on standard input", "nothing of the kind")
-            for name in names:
-                try:
-                    yield from _points(name, form, None)
-                except (ArgumentError, OSError) as error:
-                    yield Point(name, None, _reason(error))
+            yield from _each(names, form, None)
         return
     path = Path(source)
     if path.is_dir():

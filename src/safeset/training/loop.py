@@ -54,9 +54,10 @@ def fit(
     watch: Watch,
     run: Run | None = None,
     minutes: float = 5.0,
-    captured: bool | None = None,
 ) -> None:
     """Train the parameters of a net, where they lie; or of several, of seeds one after another, all at once.
+
+    On a GPU the step is captured as a CUDA graph, where the optimiser can be.
 
     Args:
         nets: on the device to train on; the k-th has the seed of the recipe plus k.
@@ -66,7 +67,6 @@ def fit(
         watch: is told how it goes.
         run: where checkpoints go; a checkpoint that is there is continued, on a CPU to the bit.
         minutes: between two checkpoints.
-        captured: whether to capture the step as a CUDA graph; by default on a GPU, where the optimiser can.
 
     Raises:
         Interrupted: after a signal, when all is saved.
@@ -85,8 +85,8 @@ def fit(
         run.forget(position.epoch)
     net.guarantee.prepare(net.classes, device)
     _for_training(net)
-    can = device.type == "cuda" and recipe.optimiser.name != "sgd"
-    engine = Engine(net, recipe, split, state, seeds, captured=can if captured is None else captured and can)
+    captured = device.type == "cuda" and recipe.optimiser.name != "sgd"
+    engine = Engine(net, recipe, split, state, seeds, captured=captured)
     started = time.perf_counter() - position.seconds
     watch.begin(epochs, engine.steps, position.epoch * engine.steps + position.step)
     with _signals(run is not None) as asked, _random(recipe.seed, state), fast_arithmetic(device):

@@ -1,4 +1,4 @@
-"""Keeping freed memory: a quarter of a training step on a CPU goes into getting large blocks from the system again."""
+"""Keeping freed memory: much of a training step on a CPU goes into getting large blocks from the system again."""
 
 import ctypes
 from contextlib import suppress

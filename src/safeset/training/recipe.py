@@ -1,7 +1,6 @@
 """Recipes: everything that decides what a training does, as frozen values and as TOML."""
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -162,7 +161,7 @@ class Recipe:
     @staticmethod
     def read(path: Path) -> "Recipe":
         """A recipe from a TOML file."""
-        return Recipe.from_table(read_table(path), path.parent)
+        return Recipe.from_table(toml.read_table(path), path.parent)
 
     def table(self) -> dict[str, Any]:
         """The recipe as plain values, affinity sets as a table of names or indices."""
@@ -182,7 +181,7 @@ class Recipe:
 
     def changed(self, changes: Mapping[str, Any]) -> "Recipe":
         """The same with values at dotted keys changed."""
-        return Recipe.from_table(overridden(self.table(), _resolved(changes)))
+        return Recipe.from_table(toml.overridden(self.table(), _resolved(changes)))
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
@@ -221,39 +220,6 @@ class Recipe:
 
 def _absolute(source: str) -> str:
     return source if source in (*SOURCES, OWN_DATA) else str(Path(source).resolve())
-
-
-def read_table(path: Path) -> dict[str, Any]:
-    """The table of a TOML file.
-
-    Raises:
-        ArgumentError: if it cannot be read, or is no TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise expected(f"a recipe at {path}", (error.strerror or str(error)).lower()) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise expected(f"{path} to be TOML", f"this: {error}") from None
-
-
-def overridden(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with other values at dotted keys.
-
-    >>> overridden({"data": {"source": "digits"}}, {"data.size": 32, "epochs": 5})
-    {'data': {'source': 'digits', 'size': 32}, 'epochs': 5}
-    """
-    result = dict(table)
-    for key, value in changes.items():
-        head, _, rest = key.partition(".")
-        if rest:
-            inner = result.get(head, {})
-            if not isinstance(inner, Mapping):
-                raise expected(f"`{head}` to be a table, for `{key}`", repr(inner)[:80])
-            result[head] = overridden(inner, {rest: value})
-        else:
-            result[head] = value
-    return result
 
 
 def recipe_folder() -> Path:
@@ -317,7 +283,7 @@ def assembled(name: str | None, changes: Mapping[str, Any]) -> Recipe:
     Other data takes the place of the recipe's, options and all.
     """
     path = find_recipe(name) if name is not None else None
-    table = read_table(path) if path else {}
+    table = toml.read_table(path) if path else {}
     plain = _resolved(changes)
     given = table.get("data")
     if "data.source" in plain and isinstance(given, Mapping) and plain["data.source"] != given.get("source"):
@@ -326,6 +292,6 @@ def assembled(name: str | None, changes: Mapping[str, Any]) -> Recipe:
         remedy = "Give a recipe, or --data with a name (safeset data list), a folder, an .npz or a .csv file."
         raise expected("something to train on", "nothing", remedy)
     try:
-        return Recipe.from_table(overridden(table, plain), path.parent if path else None)
+        return Recipe.from_table(toml.overridden(table, plain), path.parent if path else None)
     except ArgumentError as error:
         raise ArgumentError(f"In {path}: {error}" if path and not changes else str(error)) from None

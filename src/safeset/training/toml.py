@@ -5,6 +5,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -147,3 +148,36 @@ def literal(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, KeyError):
         return text
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The table of a TOML file.
+
+    Raises:
+        ArgumentError: if it cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise expected(f"a recipe at {path}", (error.strerror or str(error)).lower()) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise expected(f"{path} to be TOML", f"this: {error}") from None
+
+
+def overridden(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with other values at dotted keys.
+
+    >>> overridden({"data": {"source": "digits"}}, {"data.size": 32, "epochs": 5})
+    {'data': {'source': 'digits', 'size': 32}, 'epochs': 5}
+    """
+    result = dict(table)
+    for key, value in changes.items():
+        head, _, rest = key.partition(".")
+        if rest:
+            inner = result.get(head, {})
+            if not isinstance(inner, Mapping):
+                raise expected(f"`{head}` to be a table, for `{key}`", repr(inner)[:80])
+            result[head] = overridden(inner, {rest: value})
+        else:
+            result[head] = value
+    return result

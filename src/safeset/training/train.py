@@ -1,6 +1,5 @@
 """From a recipe to a trained net, and to a run directory that holds it."""
 
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from safeset.cards import card
 from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Split
 from safeset.data.sources import load_data
 from safeset.errors import SafesetError, expected
-from safeset.files import write_whole
+from safeset.files import write_json, write_whole
 from safeset.inputs import as_device, as_tensor
 from safeset.jobs import evaluated
 from safeset.net import CertifiedNet
@@ -87,12 +86,13 @@ def train(
         try:
             write_whole(run.recipe, fitted.text())
             fit(nets, fitted, points.train, watched, watch=watch, run=run, minutes=checkpoint_minutes)
+            records = run.records()
             results = [
-                _finish(each, net.eval(), one, points, run.records())
+                _finish(each, net.eval(), one, points, records)
                 for each, net, one in zip(runs, nets, recipes, strict=True)
             ]
             if len(nets) > 1:
-                write_whole(run.evaluation, json.dumps(summary(results), indent=1) + "\n")
+                write_json(run.evaluation, summary(results))
             run.checkpoint.unlink(missing_ok=True)
         except OSError as error:
             raise SafesetError(
@@ -145,7 +145,7 @@ def _finish(
     run.save(net)
     run.write_bounds(net)
     result = evaluated(net, recipe, points)
-    write_whole(run.evaluation, json.dumps(result, indent=1) + "\n")
+    write_json(run.evaluation, result)
     write_whole(run.card, card(recipe, result, records))
     return result
 

@@ -1,7 +1,10 @@
 """What a training tells while it runs."""
 
+import warnings
 from collections.abc import Iterable
 from typing import Any, Protocol
+
+from safeset.errors import TrainingWarning
 
 
 class Watch(Protocol):
@@ -44,10 +47,6 @@ class Silent:
 
     def note(self, text: str) -> None:
         """A warning."""
-        import warnings
-
-        from safeset.errors import TrainingWarning
-
         warnings.warn(text, TrainingWarning, stacklevel=2)
 
     def end(self) -> None:
