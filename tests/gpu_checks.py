@@ -3,9 +3,14 @@
 PYTHONPATH=src:tests python tests/gpu_checks.py
 """
 
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
@@ -31,7 +36,7 @@ from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
 from safeset.lipschitz.dense import spectral_bound
 from safeset.lipschitz.exact import exact_bound
 from safeset.margins import METHODS, instrument
-from safeset.runs import build
+from safeset.runs import Run, build
 from safeset.training.engine import Engine
 from safeset.training.recipe import Task
 from safeset.training.state import State
@@ -272,6 +277,29 @@ def check_training_on_the_gpu_never_waits():
     assert engine.last.isfinite().all()
 
 
+def check_runs_resume_and_workers_talk_by_nccl():
+    """An interrupted run goes on where it was, and a worker of torchrun's, alone, takes the same captured steps."""
+    command = ["-m", "safeset", "train", "--data", "digits", "--guarantee", "rt3", "--epsilon", "0.3", "--epochs", "12"]
+    command += ["--set", "precision=float32", "--set", "optimiser.rate=1e-4"]
+
+    def losses(path):
+        return torch.tensor([record["loss"] for record in Run(path).records()])
+
+    with TemporaryDirectory() as folder:
+        whole, parts, worker = (Path(folder) / name for name in ("whole", "parts", "worker"))
+        subprocess.run([sys.executable, *command, "--out", whole], check=True)
+        begun = subprocess.Popen([sys.executable, *command, "--checkpoint-minutes", "0", "--out", parts])
+        while len(Run(parts).records()) < 3:
+            time.sleep(0.01)
+        begun.send_signal(signal.SIGTERM)
+        assert begun.wait() == 143
+        subprocess.run([sys.executable, *command, "--resume", "--out", parts], check=True)
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+        subprocess.run([*launcher, *command, "--out", worker], check=True)
+        for path in (parts, worker):
+            assert torch.allclose(losses(path), losses(whole), rtol=1e-3), (losses(path), losses(whole))
+
+
 CHECKS = [
     check_certificates_agree_with_the_cpu,
     check_constants_are_upper_bounds,
@@ -282,6 +310,7 @@ CHECKS = [
     check_estimates_can_be_captured,
     check_captured_steps_are_those_of_the_cpu,
     check_training_on_the_gpu_never_waits,
+    check_runs_resume_and_workers_talk_by_nccl,
 ]
 
 if __name__ == "__main__":

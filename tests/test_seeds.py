@@ -34,7 +34,6 @@ def losses(recipe, split, seeds, steps=20):
     return torch.stack(found), state
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize(
     ("guarantee", "loss", "margins"),
     [
@@ -60,7 +59,6 @@ def test_seeds_at_once_have_the_losses_of_single_runs(guarantee, loss, margins):
     assert not torch.allclose(together[0, 0], together[0, 1])
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_a_run_of_several_seeds_holds_one_for_each_and_can_be_resumed(tmp_path):
     recipe = {"data": {"source": "digits"}, "epochs": 2, "guarantee": "rt3", "epsilon": 0.3, "seeds": 2, "seed": 5}
     first = train(recipe, out=tmp_path / "run")

@@ -1,10 +1,16 @@
 """Arithmetic that is what it says: the setting in which proofs are made and certified networks run."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+ELEMENTS_AT_ONCE = 2**27  # of the patches of images; 1 GB
 
 _STRICT = threading.Lock()
 _strict_now: list[bool] = []  # what cuDNN was before, once for each that is inside
@@ -15,16 +21,63 @@ def strict_arithmetic() -> Iterator[None]:
     """Float64 as it is written, sums of products in some order; all that is changed is restored.
 
     Without autocast, nothing but cuDNN knows other ways (Winograd, FFT) in float64: torch's own convolutions are used
-    instead. The flag is the process's, so the last thread out restores it.
+    instead, and on a GPU, where these take one point at a time, products of matrices. The flag is the process's, so the
+    last thread out restores it.
     """
     with _STRICT:
         _strict_now.append(_strict_now[0] if _strict_now else torch.backends.cudnn.enabled)
         torch.backends.cudnn.enabled = False
     try:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), _Products():
             yield
     finally:
         with _STRICT:
             before = _strict_now.pop()
             if not _strict_now:
                 torch.backends.cudnn.enabled = before
+
+
+class _Products(TorchFunctionMode):
+    """While active, convolutions of images on a GPU are products of matrices."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Called by torch instead of each of its functions."""
+        if function is torch.conv2d and args[0].is_cuda and args[0].ndim == 4:
+            return convolved(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`torch.conv2d` as products of the kernel with the patches of many images at once: sums in some order, as there.
+
+    (batch, channels, height, width) → (batch, out, height', width').
+    """
+    if isinstance(padding, str):
+        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    (down, right), (above, left), (apart, aside) = (
+        (each, each) if isinstance(each, int) else tuple(each) for each in (stride, padding, dilation)
+    )
+    out, _, height, width = weight.shape
+    kernel = weight.reshape(groups, out // groups, -1)  # (groups, out / groups, taps)
+    parts = []
+    per_point = max(1, weight[0].numel() * groups * x.shape[2] * x.shape[3] // (down * right))
+    for part in torch.split(x, max(1, ELEMENTS_AT_ONCE // per_point)):
+        padded = functional.pad(part, (left, left, above, above))
+        rows = padded.unfold(2, (height - 1) * apart + 1, down)[..., ::apart]
+        patches = rows.unfold(3, (width - 1) * aside + 1, right)[..., ::aside]
+        # (batch, channels, height', width', kernel height, kernel width) → (groups, taps, batch · height' · width')
+        columns = patches.permute(1, 4, 5, 0, 2, 3).reshape(groups, kernel.shape[2], -1)
+        products = torch.bmm(kernel, columns).view(out, len(part), *patches.shape[2:4])
+        parts.append(products.transpose(0, 1))
+    found = torch.cat(parts).contiguous()
+    return found if bias is None else found + bias[:, None, None]

@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import os
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,6 +81,7 @@ def train(
     from safeset.training.memory import keep_freed_memory
     from safeset.training.recipe import assembled
     from safeset.training.train import train as run_training
+    from safeset.workers import joined
 
     if resume and recipe is None and out is not None and Run(out).recipe.exists():
         stated = Run(out).read_recipe().changed(given)
@@ -89,10 +92,15 @@ def train(
     path = out or Path("runs") / name_for(stated)
     keep_freed_memory()
     watch = console.TrainingWatch()
-    try:
-        run_training(stated, out=path, resume=resume, device=device, checkpoint_minutes=checkpoint_minutes, watch=watch)
-    finally:
-        watch.end()
+    with joined(device) as workers:
+        try:
+            run_training(
+                stated, out=path, resume=resume, device=device, checkpoint_minutes=checkpoint_minutes, watch=watch
+            )
+        finally:
+            watch.end()
+    if not workers.first:
+        return
     try:
         result = json.loads(Run(path).evaluation.read_text())
     except ValueError:
@@ -120,20 +128,24 @@ def evaluate(
     from safeset.files import write_json
     from safeset.jobs import evaluate_run
     from safeset.runs import Run
+    from safeset.workers import joined
 
     target = out or Run(run).evaluation
     if out is not None and not target.parent.is_dir():
         raise expected("a directory for the JSON file", f"none at {target.parent}")
-    result, units = evaluate_run(
-        Run(run),
-        epsilons=_numbers(epsilon) if epsilon else None,
-        methods=[part.strip() for part in method.split(",")],
-        guarantee=guarantee,
-        source=data,
-        per_class=per_class,
-        device=device,
-        progress=console.progress,
-    )
+    with joined(device) as workers:
+        result, units = evaluate_run(
+            Run(run),
+            epsilons=_numbers(epsilon) if epsilon else None,
+            methods=[part.strip() for part in method.split(",")],
+            guarantee=guarantee,
+            source=data,
+            per_class=per_class,
+            device=device,
+            progress=console.progress,
+        )
+    if not workers.first:
+        return
     console.evaluation(result, units)
     write_json(target, result)
     console.out.print(f"\nWritten to {target}.")
@@ -154,16 +166,21 @@ def certify(
     if as_json and as_csv:
         raise expected("one of --json and --csv", "both")
     from safeset.jobs import certify_files
+    from safeset.workers import joined
 
-    records = certify_files(
-        run,
-        files,
-        epsilon=epsilon,
-        method=method,
-        guarantee=guarantee,
-        device=device,
-        stdin=sys.stdin.buffer if sys.stdin else None,
-    )
+    stdin = sys.stdin.buffer if sys.stdin else None
+    with joined(device) as workers:
+        records = certify_files(
+            run, files, epsilon=epsilon, method=method, guarantee=guarantee, device=device, stdin=stdin
+        )
+        bad = _print_certificates(records, as_json=as_json, as_csv=as_csv, header=workers.first)
+    if bad:
+        console.err.print(f"{bad} of the points could not be read.")
+        raise typer.Exit(1)
+
+
+def _print_certificates(records: Iterator[dict[str, Any]], *, as_json: bool, as_csv: bool, header: bool) -> int:
+    """Print certificates as they come, or all in a table; how many points could not be read."""
     bad = 0
     if as_json:
         for record in records:
@@ -171,15 +188,14 @@ def certify(
             print(json.dumps(record, ensure_ascii=False), flush=True)
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(console.COLUMNS)
+        if header:
+            writer.writerow(console.COLUMNS)
         for record in records:
             bad += "problem" in record
             writer.writerow(console.cells(record))
-    else:
-        bad = console.certificates(list(records))
-    if bad:
-        console.err.print(f"{bad} of the points could not be read.")
-        raise typer.Exit(1)
+    elif found := list(records):
+        bad = console.certificates(found)
+    return bad
 
 
 @app.command()
@@ -265,6 +281,11 @@ def _numbers(text: str) -> list[float]:
         raise expected("one or more numbers such as 0.05,0.141", repr(text)) from None
 
 
+def _worker() -> str:
+    """Which of several workers speaks."""
+    return f"worker {os.environ.get('RANK')}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+
+
 def main() -> None:
     """Run the command line; a user's mistake is a message and a non-zero exit, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -274,7 +295,8 @@ def main() -> None:
     try:
         app()
     except SafesetError as error:
-        console.failure(str(error))
+        if not getattr(error, "told", False):
+            console.failure(f"{_worker()}{error}")
         sys.exit(getattr(error, "exit_code", 1))
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""

@@ -1,5 +1,6 @@
 """What the command line shows: tables, progress bars, plain lines where there is no terminal."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ from rich.progress import (
 from rich.table import Table
 
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)  # names may hold brackets and colons
+FIRST = os.environ.get("RANK", "0") == "0"  # torchrun numbers its workers
 err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
@@ -64,11 +66,16 @@ def evaluation(result: dict[str, Any], units: str) -> None:
 
 def progress(items: Iterable[Any], count: int, what: str = "") -> Iterator[Any]:
     """The same items, with a bar on a terminal."""
-    if not err.is_terminal:
+    if not _bars():
         yield from items
         return
     with _bar() as bar:
         yield from bar.track(items, total=count, description=what)
+
+
+def _bars() -> bool:
+    """Whether to draw bars: on a terminal, and of several workers by the first."""
+    return err.is_terminal and FIRST
 
 
 def _bar() -> Progress:
@@ -92,7 +99,7 @@ class TrainingWatch:
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Show the bar."""
         self.epochs, self.steps, self.done = epochs, steps, done
-        if err.is_terminal:
+        if _bars():
             self.bar = _bar()
             self.bar.start()
             self.task = self.bar.add_task("", total=epochs * steps, completed=done, tail="")
@@ -195,7 +202,9 @@ def warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning: safeset's own as it is, others with their kind."""
+    """Print a warning: safeset's own as it is, others with their kind; of several workers the first does."""
+    if not FIRST:
+        return
     own = category.__module__.startswith("safeset")
     err.print(str(message) if own else f"{category.__name__}: {message}", style="yellow")
 

@@ -150,7 +150,7 @@ class HeadConstants:
         def distances(picked: Tensor) -> Tensor:
             few = len(rows) * FEW <= picked.numel()  # classes: each pair of them once, instead of once for each point
             with torch.autocast(rows.device.type, enabled=False):
-                table = ((left if few else left[picked]) @ right).clamp_(min=0.0).sqrt_()
+                table = ((left if few else left[picked]) @ right).relu_().sqrt_()
             return table[picked] if few else table
 
         return distances

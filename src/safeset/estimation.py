@@ -1,6 +1,7 @@
 """Lipschitz constants of a whole network for losses: power methods, with gradient. They prove nothing."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from safeset.constants import HeadConstants
 from safeset.errors import expected, nearest
 from safeset.freezing import Branch, Step, Steps, layer_names, leaves
 from safeset.lipschitz.rules import rule_of, training_rule
+from safeset.streams import side_by_side
 
 Vectors = Mapping[str, Tensor]
 
@@ -68,17 +70,22 @@ class _Estimate(nn.Module):
     def product(self, steps: Steps, vectors: Vectors, iterations: int, following: dict[str, Tensor]) -> Tensor | float:
         """The product of the estimates of layers in a row; their next vectors go into ``following``."""
         product: Tensor | float = 1.0
-        for step in steps:
-            if isinstance(step, Branch):
-                product = product * (1 + self.product(step.body, vectors, iterations, following))
-                continue
-            layer = self.network.get_submodule(step.name)
-            rule, vector = training_rule(layer, step.name), vectors.get(step.name)
-            if vector is None and rule.vector_shape(layer, step.shape) is not None:
-                remedy = "Start with those of net.start_vectors()."
-                raise expected(f"a vector for the power method in layer {step.name!r}", "none", remedy)
-            factor, vector = rule.estimate(layer, step.shape, vector, iterations)
+        for factor in side_by_side(*(partial(self.factor, step, vectors, iterations, following) for step in steps)):
             product = product * factor
-            if vector is not None:
-                following[step.name] = vector
         return product
+
+    def factor(
+        self, step: Step | Branch, vectors: Vectors, iterations: int, following: dict[str, Tensor]
+    ) -> Tensor | float:
+        """The estimate of a layer, or of a residual block."""
+        if isinstance(step, Branch):
+            return 1 + self.product(step.body, vectors, iterations, following)
+        layer = self.network.get_submodule(step.name)
+        rule, vector = training_rule(layer, step.name), vectors.get(step.name)
+        if vector is None and rule.vector_shape(layer, step.shape) is not None:
+            remedy = "Start with those of net.start_vectors()."
+            raise expected(f"a vector for the power method in layer {step.name!r}", "none", remedy)
+        factor, vector = rule.estimate(layer, step.shape, vector, iterations)
+        if vector is not None:
+            following[step.name] = vector
+        return factor

@@ -23,6 +23,7 @@ from safeset.guarantees import Guarantee
 from safeset.inputs import check_epsilon
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
+from safeset.workers import Workers
 
 POINTS_AT_ONCE = 2048
 
@@ -106,34 +107,32 @@ class Metrics:
 
     def compute(self) -> dict[str, float]:
         """The metrics over all points so far, of all processes if torch.distributed runs; ``points`` counts them."""
-        points, verified, certified, correct, core, whole = self._totals()[:6]
-        return {
-            "vra": verified / _some(points),
-            "rejection_rate": (points - certified) / points,
-            "accuracy": correct / points,
-            "core_size": core / (certified or float("nan")),
-            "set_size": whole / (certified or float("nan")),
-            "points": points,
-        }
-
-    @property
-    def points(self) -> int:
-        """How many points this process has counted."""
-        return int(self._counts[0])
+        return _rates(self.totals([self])[0])
 
     def curve(self) -> list[float]:
         """VRA at each of the epsilons, over all points so far, of all processes if torch.distributed runs."""
-        totals = self._totals()
+        totals = self.totals([self])[0]
         return [verified / _some(totals[0]) for verified in totals[6:]]
 
-    def _totals(self) -> list[int]:
-        counts = self._counts.clone()
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            if torch.distributed.get_backend() == "nccl":
-                counts = counts.cuda()
-            torch.distributed.all_reduce(counts)
-        totals: list[int] = counts.tolist()
-        return totals
+    @staticmethod
+    def totals(several: "Sequence[Metrics]") -> list[list[int]]:
+        """The counts of several of the same epsilons, over all processes if torch.distributed runs."""
+        counts = torch.stack([metrics._counts.cpu() for metrics in several])
+        Workers.here().add([counts])
+        found: list[list[int]] = counts.tolist()
+        return found
+
+
+def _rates(counts: Sequence[int]) -> dict[str, float]:
+    points, verified, certified, correct, core, whole = counts[:6]
+    return {
+        "vra": verified / _some(points),
+        "rejection_rate": (points - certified) / points,
+        "accuracy": correct / points,
+        "core_size": core / (certified or float("nan")),
+        "set_size": whole / (certified or float("nan")),
+        "points": points,
+    }
 
 
 def evaluate(
@@ -147,6 +146,8 @@ def evaluate(
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """The metrics of a net on labelled points, by proved bounds: a row for each method and ε.
+
+    Where torch.distributed runs, all processes call it with the same points, share the work, and get the same rows.
 
     Args:
         net: a net.
@@ -165,10 +166,10 @@ def evaluate(
     whole = {(method, epsilon): Metrics() for epsilon in radii for method in methods}
     parts = {key: [Metrics() for _ in names] for key in whole}
     device = next(net.parameters()).device
-    batches = torch.split(torch.arange(len(split)), POINTS_AT_ONCE)
+    batches = torch.split(torch.arange(len(split))[Workers.here().share(len(split))], POINTS_AT_ONCE)
     for places in progress(batches, len(batches)) if progress else batches:
         part = split[places].to(device)
-        for method in methods:
+        for method in methods if len(places) else ():
             found = net.certify(part.inputs, guarantee=guarantee, method=method)
             for epsilon in radii:
                 certificate = found.at(epsilon)
@@ -178,10 +179,11 @@ def evaluate(
                     parts[method, epsilon][label].update(certificate[some], part.y[some])
     rows = []
     for (method, epsilon), metrics in whole.items():
-        row: dict[str, Any] = {"method": method, "epsilon": epsilon, **metrics.compute()}
+        total, *counts = Metrics.totals([metrics, *(parts[method, epsilon] if per_class else ())])
+        row: dict[str, Any] = {"method": method, "epsilon": epsilon, **_rates(total)}
         if per_class:
-            counted = zip(names, parts[method, epsilon], strict=True)
-            row["classes"] = {name: each.compute() for name, each in counted if each.points}
+            counted = zip(names, counts, strict=True)
+            row["classes"] = {name: _rates(each) for name, each in counted if each[0]}
         rows.append(row)
     return rows
 

@@ -13,7 +13,7 @@ import torch
 
 from safeset.certificates import Certificate
 from safeset.data.dataset import Dataset, Progress
-from safeset.data.points import read_points
+from safeset.data.points import Point, read_points
 from safeset.data.sources import load_data
 from safeset.errors import expected, nearest
 from safeset.evaluation import evaluate
@@ -23,6 +23,7 @@ from safeset.net import CertifiedNet
 from safeset.provenance import provenance
 from safeset.runs import Run, load
 from safeset.training.recipe import OWN_DATA, Data, Recipe
+from safeset.workers import Workers
 
 POINTS_AT_ONCE = 64
 
@@ -55,7 +56,7 @@ def evaluate_run(
             raise expected(f"methods among {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
     recipe = run.read_recipe()
     net = load(run.path).to(as_device(device))
-    points = run_data(recipe, source, progress)
+    points = Workers.here().in_turn(lambda: run_data(recipe, source, progress))
     stated = replace(recipe, guarantee=guarantee).bound(points) if guarantee else None
     result = evaluated(
         net,
@@ -124,16 +125,26 @@ def certify_files(
 ) -> Iterator[dict[str, Any]]:
     """A record for each point: what `Certificate.records` gives, the name, and the radius of each core.
 
-    A point that cannot be read has a ``problem`` instead. A radius is None where no perturbation can break it.
+    A point that cannot be read has a ``problem`` instead. A radius is None where no perturbation can break it. Several
+    workers take turns of points, and the first gets all the records, in order; the others get none.
     """
+    workers = Workers.here()
+    if workers.count > 1 and "-" in files:
+        raise expected("files by name where several workers share them", "-", "Name the files, or start one worker.")
     run = Run(path)
     recipe = run.read_recipe()
     net = load(path).to(as_device(device)).frozen()
     assert recipe.task is not None
     points = read_points(
-        files, input_shape=net.input_shape, units=recipe.task.units, ranges=recipe.data.ranges, stdin=stdin
+        files,
+        input_shape=net.input_shape,
+        units=recipe.task.units,
+        ranges=recipe.data.ranges,
+        stdin=stdin,
+        chosen=lambda place: place // POINTS_AT_ONCE % workers.count == workers.rank,
     )
-    while some := list(islice(points, POINTS_AT_ONCE)):
+
+    def certified(some: Sequence[Point]) -> Iterator[dict[str, Any]]:
         good = [point.x for point in some if point.x is not None]
         answers: Iterator[dict[str, Any]] = iter(())
         if good:
@@ -141,6 +152,10 @@ def certify_files(
             answers = _records(net.certify(x, epsilon=epsilon, method=method, guarantee=guarantee))
         for point in some:
             yield {"name": point.name, **({"problem": point.problem} if point.x is None else next(answers))}
+
+    while any(turn := workers.everyones(list(certified(list(islice(points, POINTS_AT_ONCE)))))):
+        if workers.first:
+            yield from (record for records in turn for record in records)
 
 
 def _records(certificate: Certificate) -> Iterator[dict[str, Any]]:

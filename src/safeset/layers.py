@@ -27,7 +27,11 @@ class MinMax(nn.Module):
 
 def _sorted(x: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=1)
-    return torch.cat([torch.maximum(first, second), torch.minimum(first, second)], dim=1)
+    out = torch.empty_like(x)
+    larger, smaller = out.chunk(2, dim=1)
+    torch.maximum(first, second, out=larger)
+    torch.minimum(first, second, out=smaller)
+    return out
 
 
 class _Sorted(torch.autograd.Function):
@@ -35,8 +39,6 @@ class _Sorted(torch.autograd.Function):
 
     torch's own gradients of maximum and minimum keep both inputs and take ten passes over them to share ties out.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -51,13 +53,50 @@ class _Sorted(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (swapped,) = ctx.saved_tensors
-        larger, smaller = gradient.chunk(2, dim=1)
-        return torch.cat([torch.where(swapped, smaller, larger), torch.where(swapped, larger, smaller)], dim=1)
+        return _Swapped.apply(gradient, *ctx.saved_tensors)  # type: ignore[no-any-return, no-untyped-call]
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Tensor:
         return _Sorted.backward(ctx, tangent)  # a permutation that is its own inverse
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[Tensor, int]:
+        x = x.movedim(in_dims[0], 0)
+        return _Sorted.apply(x.flatten(0, 1)).view_as(x), 0  # type: ignore[no-untyped-call]
+
+
+class _Swapped(torch.autograd.Function):
+    """The halves of the channels, exchanged where asked: a permutation, its own inverse and its own gradient."""
+
+    @staticmethod
+    def forward(x: Tensor, swapped: Tensor) -> Tensor:
+        first, second = x.chunk(2, dim=1)
+        out = torch.empty_like(x)
+        one, two = out.chunk(2, dim=1)
+        torch.where(swapped, second, first, out=one)
+        torch.where(swapped, first, second, out=two)
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _Swapped.apply(gradient, *ctx.saved_tensors), None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return _Swapped.apply(tangent, *ctx.saved_tensors)  # type: ignore[no-any-return, no-untyped-call]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, int | None], x: Tensor, swapped: Tensor) -> tuple[Tensor, int]:
+        both = [
+            each.expand(info.batch_size, *each.shape) if place is None else each.movedim(place, 0)
+            for each, place in zip((x, swapped), in_dims, strict=True)
+        ]
+        return _Swapped.apply(*(each.flatten(0, 1) for each in both)).view_as(both[0]), 0  # type: ignore[no-untyped-call]
 
 
 class Abs(nn.Module):

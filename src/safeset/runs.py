@@ -196,6 +196,9 @@ def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:
         raise expected("the path of a run", repr(path))
     run = Run(Path(path))
     recipe = run.read_recipe()
+    if recipe.seeds > 1:
+        remedy = f"Name one of them: {run.path / f'seed{recipe.seed}'}."
+        raise expected("the directory of one run", f"{path}, which holds {recipe.seeds} seeds", remedy)
     if not run.model.is_file():
         raise expected(f"a trained model at {run.model}", "none", f"Continue with safeset train --resume --out {path}.")
     net = build(recipe, network)

@@ -2,7 +2,8 @@
 
 import io
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -33,6 +34,7 @@ def read_points(
     units: str,
     ranges: Mapping[str, tuple[float, ...]] | None = None,
     stdin: BinaryIO | None,
+    chosen: Callable[[int], bool] = lambda place: True,
 ) -> Iterator[Point]:
     """The points of files, one after another; what is wrong with a file is told, and does not stop the others.
 
@@ -43,8 +45,11 @@ def read_points(
         units: those of the inputs; only where they are pixels in [0, 1], images are taken, and bytes divided by 255.
         ranges: (least, largest) of each column, if the net was trained on a table.
         stdin: standard input.
+        chosen: which points are wanted, by their place; the others are not decoded.
     """
-    yield from _each(sources, _Form(input_shape, units == PIXELS, ranges), stdin)
+    for place, read in enumerate(_each(sources, _Form(input_shape, units == PIXELS, ranges), stdin)):
+        if chosen(place):
+            yield read()
 
 
 class _Form(NamedTuple):
@@ -55,15 +60,18 @@ class _Form(NamedTuple):
     ranges: Mapping[str, tuple[float, ...]] | None
 
 
-def _each(sources: Sequence[str], form: _Form, stdin: BinaryIO | None) -> Iterator[Point]:
+Read = Callable[[], Point]  # a point that is still to be read
+
+
+def _each(sources: Sequence[str], form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
     for source in sources:
         try:
             yield from _points(source, form, stdin)
         except (ArgumentError, OSError) as error:
-            yield Point(source, None, _reason(error))
+            yield partial(Point, source, None, _reason(error))
 
 
-def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Point]:
+def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
     if source == "-":
         content = stdin.read() if stdin is not None else b""
         if content.startswith(b"PK"):
@@ -71,7 +79,7 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Point]
         elif form.ranges is not None:
             yield from _rows(io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=""), "-", form.ranges)
         elif content.startswith(IMAGE_STARTS):
-            yield _image("-", io.BytesIO(content), form)
+            yield partial(_image, "-", io.BytesIO(content), _for_images(form, source))
         else:
             names = [line.strip() for line in content.decode(errors="replace").splitlines() if line.strip()]
             if not names or "-" in names:
@@ -83,7 +91,8 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Point]
         files = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
         if not files:
             raise expected(f"images in {path}", "none")
-        yield from (_image(str(each), each, form) for each in files)
+        shape = _for_images(form, str(files[0]))
+        yield from (partial(_image, str(each), each, shape) for each in files)
     elif path.suffix.lower() == ".npz":
         with path.open("rb") as file:
             yield from _arrays(source, file, form)
@@ -91,13 +100,18 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Point]
         with path.open(newline="", encoding="utf-8-sig") as lines:
             yield from _rows(lines, source, form.ranges, tabs=path.suffix.lower() == ".tsv")
     else:
-        yield _image(source, path, form)
+        yield partial(_image, source, path, _for_images(form, source))
 
 
-def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
+def _for_images(form: _Form, name: str) -> tuple[int, ...]:
+    """The shape of a net's inputs, if they are images."""
     shape = form.shape
     if len(shape) != 3 or shape[0] not in (1, 3) or not form.pixels:
         raise expected(f"numbers of shape {shape} as in training, in an .npz file", f"the image {name}")
+    return shape
+
+
+def _image(name: str, source: Path | BinaryIO, shape: tuple[int, ...]) -> Point:
     try:
         pixels = read_image(source, (shape[1], shape[2]), channels=shape[0])
     except (ValueError, OSError) as error:
@@ -107,23 +121,25 @@ def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
 
 def _rows(
     lines: io.TextIOBase, source: str, ranges: Mapping[str, tuple[float, ...]], *, tabs: bool = False
-) -> Iterator[Point]:
+) -> Iterator[Read]:
     """Rows of a table, in its order; columns beyond those of the training are not looked at."""
     header, rows = read_table(lines, source, tabs=tabs)
     columns = list(ranges)
     missing = [name for name in columns if name not in header]
     if missing:
         raise expected(f"the columns {', '.join(columns)} in {source}", f"none named {first_few(missing)}")
-    for row in rows:
+
+    def point(row: tuple[int, list[str]]) -> Point:
         numbers, _, bad = numbers_of([row], header, columns)
         name = f"{source}:{row[0]}"
         if bad:
-            yield Point(name, None, bad[row[0]].removeprefix(f"line {row[0]} "))
-        else:
-            yield Point(name, scaled(torch.tensor(numbers, dtype=torch.float64), ranges)[0])
+            return Point(name, None, bad[row[0]].removeprefix(f"line {row[0]} "))
+        return Point(name, scaled(torch.tensor(numbers, dtype=torch.float64), ranges)[0])
+
+    yield from (partial(point, row) for row in rows)
 
 
-def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Point]:
+def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Read]:
     """The points of an array x; rows of a table as they were before scaling, in the order of its columns."""
     shape = form.shape
     try:
@@ -135,14 +151,17 @@ def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Point]:
         raise expected(f"numbers in an array x of {source}", "none")
     if array.shape[1:] not in (shape, shape[1:] if len(shape) == 3 and shape[0] == 1 else shape):
         raise expected(f"x of {source} to be of shape (n, {', '.join(map(str, shape))})", f"shape {array.shape}")
-    for place, point in enumerate(array.reshape(-1, *shape)):
-        x = torch.from_numpy(point.copy())
+
+    def point(place: int) -> Point:
+        x = torch.from_numpy(array.reshape(-1, *shape)[place].copy())
         if form.ranges is not None:
             plain = scaled(x.double()[None], form.ranges)[0] if bool(x.isfinite().all()) else x
         else:
             plain = x.float() / 255 if x.dtype == torch.uint8 and form.pixels else x.float()
         finite = bool(plain.isfinite().all())
-        yield Point(f"{source}[{place}]", plain if finite else None, "" if finite else "NaN or infinite numbers")
+        return Point(f"{source}[{place}]", plain if finite else None, "" if finite else "NaN or infinite numbers")
+
+    yield from (partial(point, place) for place in range(len(array)))
 
 
 def _reason(error: Exception) -> str:

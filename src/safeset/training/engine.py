@@ -1,17 +1,20 @@
-"""Steps, one after another: eagerly, or captured as one CUDA graph; of one network, or of several seeds at once."""
+"""Steps, one after another: eager, or captured as one CUDA graph; of one network, or several seeds; by one or more."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 from safeset.data.augmentation import moved
 from safeset.data.dataset import Split
+from safeset.errors import expected
 from safeset.net import CertifiedNet
+from safeset.training.convolutions import OneByOne
 from safeset.training.recipe import Recipe
 from safeset.training.state import State
 from safeset.training.step import objective
+from safeset.workers import Workers
 
 WARM_UP = 3  # steps before a capture, as torch asks for
 
@@ -27,22 +30,35 @@ class Engine:
         seeds: one for each network: its order of points, and how they are moved.
         captured: whether the step is captured as a CUDA graph: gather, augmentation, power iterations, forward,
             margins, loss, backward and optimiser are then one launch.
+        workers: who shares the batches. Each takes its share of every batch, and their gradients are added up, so that
+            a step is the same whoever takes it, but for rounding.
     """
 
     def __init__(
-        self, net: CertifiedNet, recipe: Recipe, split: Split, state: State, seeds: Sequence[int], *, captured: bool
+        self,
+        net: CertifiedNet,
+        recipe: Recipe,
+        split: Split,
+        state: State,
+        seeds: Sequence[int],
+        *,
+        captured: bool,
+        workers: Workers | None = None,
     ) -> None:
         self.recipe, self.split, self.state, self.seeds = recipe, split, state, tuple(seeds)
-        self.batch = min(recipe.batch or 1, len(split))
-        value = objective(net, recipe.loss)
-        several = torch.func.vmap(value, in_dims=(0, 0, 0, 0, None), randomness="different")
-        self._value = value if len(self.seeds) == 1 else several
+        self.workers = workers or Workers()
+        self.batch = min(recipe.batch or 1, len(split))  # of all workers
+        if self.batch < self.workers.count:
+            raise expected(f"a batch of at least a point for each of {self.workers.count} workers", self.batch)
+        self._value = objective(net, recipe.loss, half=recipe.precision == "bfloat16" and split.y.is_cuda)
+        if len(self.seeds) > 1:
+            self._value = torch.func.vmap(self._value, in_dims=(0, 0, 0, 0, None), randomness="different")
         device, count = split.y.device, len(self.seeds)
         self.total = torch.zeros(count, dtype=torch.float64, device=device)  # sums of the losses of this epoch
         self.last = torch.zeros(count, device=device)  # losses of the last step
         self._order = torch.zeros(count, len(split), dtype=torch.int64, device=device)
         self._moves = torch.zeros(count, len(split), 5, dtype=torch.int64, device=device)
-        self._within = torch.arange(self.batch, device=device)
+        self._within = torch.arange(self.batch, device=device)[self.workers.share(self.batch)]
         self._place = torch.zeros((), dtype=torch.int64, device=device)  # of the next step in the epoch
         self._weight = torch.zeros((), device=device)
         self._captured = captured
@@ -77,14 +93,24 @@ class Engine:
     def _step(self) -> None:
         state = self.state
         x, y = self._points()
-        loss, following = self._value(state.parameters, state.vectors, x, y, self._weight)
+        with OneByOne() if len(self.seeds) > 1 else nullcontext():
+            loss, following = self._value(state.parameters, state.vectors, x, y, self._weight)
         state.optimiser.zero_grad()
+        if self.workers.joined:
+            loss = loss * (len(self._within) / self.batch)
         loss.sum().backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            last = loss.detach().view(len(self.seeds)).clone()
+            if self.workers.joined:
+                gradients = [each.grad for each in state.parameters.values() if each.grad is not None]
+                for vector in following.values():  # the first worker's, to the bit: those of the others count nothing
+                    vector.mul_(self.workers.first)
+                self.workers.add([last, *gradients, *following.values()])
         state.optimiser.step()
         with torch.no_grad():
             for name, vector in state.vectors.items():
                 vector.copy_(following[name])
-            self.last.copy_(loss.detach())
+            self.last.copy_(last)
             self.total.add_(self.last)
             self._place.add_(1)
 
@@ -100,7 +126,7 @@ class Engine:
             x = Split(self.split.x[places], y).inputs
         if len(self.seeds) == 1:
             return x, y
-        return x.view(len(self.seeds), self.batch, *x.shape[1:]), y.view(len(self.seeds), self.batch)
+        return x.view(len(self.seeds), -1, *x.shape[1:]), y.view(len(self.seeds), -1)
 
     def _capture(self) -> None:
         """Capture the step; the steps that this takes leave no trace."""
@@ -115,8 +141,11 @@ class Engine:
                 self._step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
+        warn = torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch
+        warn(False)  # the branches of a step meet in the gradients of the parameters: on purpose
         with torch.cuda.graph(graph):
             self._step()
+        warn(True)
         with torch.no_grad():
             known = {id(tensor) for tensor in before}
             for tensor in self.state.tensors():
@@ -138,14 +167,15 @@ def drawn(recipe: Recipe, count: int, seed: int, epoch: int) -> tuple[Tensor, Te
 
 
 @contextmanager
-def fast_arithmetic(device: torch.device) -> Iterator[None]:
+def fast_arithmetic(device: torch.device, precision: str) -> Iterator[None]:
     """TF32 for float32 products, and cuDNN's fastest ways, on a GPU: for training, never for proofs; restored after."""
     if device.type != "cuda":
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
-    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = True, True, True
+    rounded = precision != "float32"
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = rounded, rounded, True
     try:
         yield
     finally:

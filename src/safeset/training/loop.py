@@ -5,8 +5,8 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -26,8 +26,10 @@ from safeset.training.recipe import Recipe
 from safeset.training.state import Position, State
 from safeset.training.step import called
 from safeset.training.watch import Watch
+from safeset.workers import LostWorkerError, Workers
 
 WATCHED = 1000  # points on which an epoch's metrics are estimated
+AGREE = 16  # captured steps after which workers ask each other whether to stop
 GLANCE = 0.25  # seconds between two looks at the loss, which a GPU must be waited for
 
 
@@ -42,6 +44,7 @@ class Interrupted(SafesetError):  # noqa: N818  (no mistake)
             f"Interrupted in epoch {epoch} of {epochs}. {state}; continue with: safeset train --resume --out {run.path}"
         )
         self.signal = number
+        self.told = not Workers.here().first  # one message is enough
         self.exit_code = 128 + number
 
 
@@ -77,37 +80,54 @@ def fit(
     seeds = [recipe.seed + place for place in range(len(nets))]
     split, watched = split.to(device), watched.to(device)
     state = State.start(nets, recipe, seeds)
-    data = split.digest() if run is not None else ""
-    position = Position()
-    if run is not None and run.checkpoint.exists():
-        position = state.load(run.checkpoint, data)
-    if run is not None:
-        run.forget(position.epoch)
+    workers = Workers.here()
+    data = split.digest() if run is not None or workers.count > 1 else ""
+    workers.check_same(data, "data")
+    workers.check_same({key: value for key, value in recipe.table().items() if key != "data"}, "recipe")
+    position = state.load(run.checkpoint, data, workers) if run is not None else Position()
+    keeper = run if workers.first else None  # of checkpoints and metrics
+    if keeper is not None:
+        keeper.forget(position.epoch)
     net.guarantee.prepare(net.classes, device)
     _for_training(net)
     captured = device.type == "cuda" and recipe.optimiser.name != "sgd"
-    engine = Engine(net, recipe, split, state, seeds, captured=captured)
+    engine = Engine(net, recipe, split, state, seeds, captured=captured, workers=workers)
     started = time.perf_counter() - position.seconds
     watch.begin(epochs, engine.steps, position.epoch * engine.steps + position.step)
-    with _signals(run is not None) as asked, _random(recipe.seed, state), fast_arithmetic(device):
+    with ExitStack() as held:
+        held.enter_context(_random(recipe.seed, state, workers))
+        held.enter_context(fast_arithmetic(device, recipe.precision))
+        asked = held.enter_context(_signals(run is not None, workers))
         saved = looked = time.perf_counter()
         for epoch in range(position.epoch, epochs):
+            workers.align(state.tensors())
             engine.start(epoch, position.step, position.losses)
             for step in range(position.step, engine.steps):
-                engine.step()
+                done, stop = step, 0
+                try:
+                    engine.step()
+                    done = step + 1
+                    if not captured or workers.count == 1 or done % AGREE == 0:
+                        stop = asked()
+                except LostWorkerError:  # a step that fails leaves everything as it was
+                    if keeper is not None:
+                        position = Position(epoch, done, tuple(engine.total.tolist()), time.perf_counter() - started)
+                        _save(state, keeper, position, data, watch)
+                    raise
 
                 now = time.perf_counter()
-                due = run is not None and (bool(asked) or now - saved >= 60 * minutes)
-                glance = due or now - looked >= GLANCE
+                due = keeper is not None and (stop > 0 or now - saved >= 60 * minutes)
+                glance = workers.first and (due or now - looked >= GLANCE)
                 watch.step(_finite(engine.last, epoch, step, run) if glance else None)
                 looked = now if glance else looked
-                if due and run is not None:
-                    position = Position(epoch, step + 1, tuple(engine.total.tolist()), now - started)
-                    written = _save(state, run, position, data, watch)
+                written = True
+                if due and keeper is not None:
+                    position = Position(epoch, done, tuple(engine.total.tolist()), now - started)
+                    written = _save(state, keeper, position, data, watch)
                     saved = now
-                    if asked:
-                        watch.end()
-                        raise Interrupted(asked[0], epoch + 1, epochs, run, written)
+                if stop and run is not None:
+                    watch.end()
+                    raise Interrupted(stop, epoch + 1, epochs, run, written)
             _finite(engine.total, epoch, engine.steps - 1, run)
             losses = (engine.total / engine.steps).tolist()
             rates = [estimated(net, *state.one(place, len(nets)), watched, recipe) for place in range(len(nets))]
@@ -119,15 +139,15 @@ def fit(
                 "rate": recipe.optimiser.rate(epoch, epochs),
                 "seconds": round(time.perf_counter() - started, 3),
             }
-            if run is not None:
-                run.append(record, watch)
+            if keeper is not None:
+                keeper.append(record, watch)
             watch.epoch(record)
             position = Position(epoch + 1, 0, None, record["seconds"])
         watch.end()
         if run is not None:
-            written = _save(state, run, position, data, watch)
-            if asked:
-                raise Interrupted(asked[0], epochs, epochs, run, written)
+            written = keeper is None or _save(state, keeper, position, data, watch)
+            if stop := asked():
+                raise Interrupted(stop, epochs, epochs, run, written)
     if len(nets) > 1:
         for place, each_net in enumerate(nets):
             with torch.no_grad():
@@ -144,8 +164,11 @@ def estimated(
     constants, _ = net.estimate(parameters, vectors, max(2, recipe.loss.power_steps))
     constants = HeadConstants(constants.rows.detach().double(), float(constants.scale))
     metrics = Metrics()
-    for places in torch.split(torch.arange(len(split), device=split.y.device), 256):
-        part = split[places]
+    places = torch.arange(len(split), device=split.y.device)
+    for some in torch.split(places[Workers.here().share(len(split))], 256):
+        if not len(some):
+            continue
+        part = split[some]
         logits = called(net, parameters, part.inputs).double()
         found = certify_logits(logits, constants, net.epsilon, net.guarantee, method=recipe.loss.margins)
         metrics.update(found, part.y)
@@ -193,11 +216,11 @@ def _not_finite(what: str, epoch: int, step: int, run: Run | None) -> SafesetErr
 
 
 @contextmanager
-def _signals(catch: bool) -> Iterator[list[int]]:
-    """The signals that have asked to stop so far; a second one stops at once."""
+def _signals(catch: bool, workers: Workers) -> Iterator[Callable[[], int]]:
+    """What asks all workers for the signal that wants them to stop, 0 if there is none; a second one stops at once."""
     asked: list[int] = []
     if not catch or threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield lambda: workers.largest(0)
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -207,18 +230,18 @@ def _signals(catch: bool) -> Iterator[list[int]]:
 
     before: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield lambda: workers.largest(asked[0] if asked else 0)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _random(seed: int, state: State) -> Iterator[None]:
+def _random(seed: int, state: State, workers: Workers) -> Iterator[None]:
     """Random numbers of the recipe's seed, for layers such as dropout; the caller's own are left alone."""
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        if state.random is not None:
+        torch.manual_seed(seed + workers.rank * 1_000_003)
+        if state.random is not None and workers.first:
             torch.set_rng_state(state.random)
         yield
 

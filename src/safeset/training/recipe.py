@@ -90,6 +90,9 @@ class Task:
     units: str  # what ε is measured in
 
 
+PRECISIONS = ("tf32", "float32", "bfloat16")
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Everything that decides what a training does. What is None is chosen when the data is seen: `fitted`.
@@ -105,6 +108,8 @@ class Recipe:
         seed: of initialisation, order and augmentation.
         seeds: how many networks are trained at once, of this seed and the next ones.
         validation: hold out a tenth of the training data, and evaluate on it instead of the test data: for choices.
+        precision: of products in training on a GPU: ``tf32``, ``float32``, or ``bfloat16`` for convolutions. It means
+            nothing on a CPU, and nothing to proofs.
         augmentation: how images are moved.
         loss: on logits and ⊥.
         optimiser: how parameters follow their gradients.
@@ -120,6 +125,7 @@ class Recipe:
     seed: int = 0
     seeds: int = 1
     validation: bool = False
+    precision: str = "tf32"
     augmentation: Augmentation = field(default_factory=Augmentation)
     loss: Loss = field(default_factory=Loss)
     optimiser: Optimiser = field(default_factory=Optimiser)
@@ -132,6 +138,7 @@ class Recipe:
             object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         if self.model not in (None, "own"):
             _among("model", self.model, list_models())
+        _among("precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch", "seeds"):
             _at_least(1, name, getattr(self, name))
         if not 0 <= self.seed < 2**31:

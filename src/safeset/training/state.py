@@ -12,6 +12,7 @@ from safeset.errors import SafesetError
 from safeset.files import read_tensors, write_tensors
 from safeset.net import CertifiedNet
 from safeset.training.recipe import Optimiser, Recipe
+from safeset.workers import Workers
 
 VERSION = "1"
 
@@ -91,13 +92,16 @@ class State:
         flat = {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
         write_tensors(path, flat, {"version": VERSION, "data": data, "position": json.dumps(asdict(position))})
 
-    def load(self, path: Path, data: str) -> Position:
-        """Continue where a checkpoint stands.
+    def load(self, path: Path, data: str, workers: Workers) -> Position:
+        """Continue where a checkpoint stands, that the first worker reads; at the beginning if there is none.
 
         Raises:
             SafesetError: if the file is not a checkpoint, or that of another training.
         """
-        tensors, metadata = read_tensors(path)
+        found = workers.decide(lambda: read_tensors(path) if path.exists() else None)
+        if found is None:
+            return Position()
+        tensors, metadata = found
         if metadata.get("version") != VERSION or "position" not in metadata:
             raise SafesetError(f"Expected a checkpoint of this version of safeset at {path}, but got something else.")
         if metadata.get("data") != data:

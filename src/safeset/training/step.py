@@ -1,31 +1,40 @@
 """One step of training as a pure function of parameters, power vectors and a batch."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from safeset.losses import cross_entropy, trades
 from safeset.net import CertifiedNet
+from safeset.streams import side_by_side
+from safeset.training.convolutions import Halves
 from safeset.training.recipe import Loss
 
 Tensors = Mapping[str, Tensor]
 Objective = Callable[[Tensors, Tensors, Tensor, Tensor, float | Tensor], tuple[Tensor, dict[str, Tensor]]]
 
 
-def objective(net: CertifiedNet, loss: Loss) -> Objective:
+def objective(net: CertifiedNet, loss: Loss, *, half: bool = False) -> Objective:
     """The function (parameters, vectors, x, y, λ) ↦ (loss, next vectors) of a net: pure, with gradient.
 
     Args:
         net: its layers, guarantee and ε are used, its own parameters are not.
         loss: name, margins of ⊥, power steps.
+        half: whether convolutions of the forward pass are computed in bfloat16.
     """
+
+    def forward(parameters: Tensors, x: Tensor) -> Tensor:
+        with Halves() if half else nullcontext():
+            return called(net, parameters, x)
 
     def value(
         parameters: Tensors, vectors: Tensors, x: Tensor, y: Tensor, weight: float | Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        logits = called(net, parameters, x)
-        constants, following = net.estimate(parameters, vectors, loss.power_steps)
+        logits, (constants, following) = side_by_side(
+            lambda: forward(parameters, x), lambda: net.estimate(parameters, vectors, loss.power_steps)
+        )
         instrumented = net.instrument(logits, constants, method=loss.margins)
         if loss.name == "trades":
             return trades(instrumented, y, weight), following

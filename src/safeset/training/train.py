@@ -1,7 +1,8 @@
 """From a recipe to a trained net, and to a run directory that holds it."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from safeset.runs import Run, build, load
 from safeset.training.loop import fit, some_of
 from safeset.training.recipe import OWN_DATA, Data, Recipe, find_recipe
 from safeset.training.watch import Silent, Watch
+from safeset.workers import Workers, attempt
 
 
 def train(
@@ -52,11 +54,13 @@ def train(
     Raises:
         SafesetError: for mistakes in the recipe or the data, a directory that is taken, a loss that is not finite.
     """
-    watch = watch or Silent()
+    workers = Workers.here()
+    watch = watch if watch is not None and workers.first else Silent()
     place = as_device(device)
     stated = as_recipe(recipe, own_data=data is not None)
     if data is None:
-        points = load_data(stated.data.source, progress=watch.track, **stated.data.options)
+        options = stated.data.options
+        points = workers.in_turn(lambda: load_data(stated.data.source, progress=watch.track, **options))
     else:
         points = _dataset(data)
     fitted = stated.fitted(points, own_network=network is not None)
@@ -75,30 +79,23 @@ def train(
         return nets[0].eval()
     run = Run(Path(out))
     runs = [run] if len(nets) == 1 else [Run(run.path / f"seed{one.seed}") for one in recipes]
-    _check_free(run, resume)
-    with run.locked():
-        _check_free(run, resume)  # again: another may have come first
-        if run.recipe.exists() and resume:
-            check_same(run.read_recipe(), fitted)
-            if run.done:
+    with ExitStack() as held:
+        if workers.decide(lambda: _ended(run, fitted, resume, held)):
+            if workers.first:
                 watch.note(f"The training in {run.path} has ended already.")
-                return load(runs[0].path, network=network).to(place)
-        try:
-            write_whole(run.recipe, fitted.text())
+                nets[0] = load(runs[0].path, network=network).to(place)
+            workers.align(list(nets[0].state_dict().values()))
+            return nets[0].eval()
+        with _written(run):
             fit(nets, fitted, points.train, watched, watch=watch, run=run, minutes=checkpoint_minutes)
-            records = run.records()
-            results = [
-                _finish(each, net.eval(), one, points, records)
-                for each, net, one in zip(runs, nets, recipes, strict=True)
-            ]
-            if len(nets) > 1:
-                write_json(run.evaluation, summary(results))
-            run.checkpoint.unlink(missing_ok=True)
-        except OSError as error:
-            raise SafesetError(
-                f"Expected to write into {run.path}, but got: {error.strerror or error}. What was saved before is "
-                "kept; continue with --resume."
-            ) from None
+            results = [evaluated(net.eval(), one, points) for net, one in zip(nets, recipes, strict=True)]
+            if workers.first:
+                records = run.records()
+                for each, net, one, result in zip(runs, nets, recipes, results, strict=True):
+                    _finish(each, net, one, result, records)
+                if len(nets) > 1:
+                    write_json(run.evaluation, summary(results))
+                run.checkpoint.unlink(missing_ok=True)
     return nets[0]
 
 
@@ -124,6 +121,34 @@ def check_same(stored: Recipe, wanted: Recipe) -> None:
             raise expected(f"the recipe of the run to continue: `{key}` {old}", got, remedy)
 
 
+def _ended(run: Run, fitted: Recipe, resume: bool, held: ExitStack) -> bool:
+    """Take the run's directory until ``held`` is closed; whether a training to continue has ended in it already."""
+    resume_anew = resume or attempt() > 0
+    _check_free(run, resume_anew)
+    held.enter_context(run.locked())
+    _check_free(run, resume_anew)  # again: another may have come first
+    if run.recipe.exists() and resume_anew:
+        check_same(run.read_recipe(), fitted)
+        if run.done:
+            _check_free(run, resume)  # a restart does not make another's run ours
+            return True
+    with _written(run):
+        write_whole(run.recipe, fitted.text())
+    return False
+
+
+@contextmanager
+def _written(run: Run) -> Iterator[None]:
+    """What the system says when a file cannot be written, in our words."""
+    try:
+        yield
+    except OSError as error:
+        raise SafesetError(
+            f"Expected to write into {run.path}, but got: {error.strerror or error}. What was saved before is "
+            "kept; continue with --resume."
+        ) from None
+
+
 def _check_free(run: Run, resume: bool) -> None:
     """A run is continued only when asked, and nothing else is ever written into."""
     if run.path.exists() and not run.path.is_dir():
@@ -136,18 +161,14 @@ def _check_free(run: Run, resume: bool) -> None:
         raise expected("a new or empty directory for the run", f"{run.path}, which holds something else")
 
 
-def _finish(
-    run: Run, net: CertifiedNet, recipe: Recipe, points: Dataset, records: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Prove, evaluate, write everything down."""
+def _finish(run: Run, net: CertifiedNet, recipe: Recipe, result: dict[str, Any], records: list[dict[str, Any]]) -> None:
+    """Write everything down."""
     run.path.mkdir(exist_ok=True)
     write_whole(run.recipe, recipe.text())
     run.save(net)
     run.write_bounds(net)
-    result = evaluated(net, recipe, points)
     write_json(run.evaluation, result)
     write_whole(run.card, card(recipe, result, records))
-    return result
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,182 @@
+"""The processes that share a job, as torchrun starts them; without it, one process is all of them."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from safeset.errors import SafesetError, expected
+from safeset.inputs import as_device
+
+Value = TypeVar("Value")
+
+
+class LostWorkerError(SafesetError):
+    """A worker does not answer any more."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who shares the job with this process. All of them make the same calls in the same order.
+
+    Attributes:
+        rank: this one's number; the first, 0, does what only one may: it reads and writes runs, and prints.
+        count: how many there are.
+        joined: whether they talk to each other; false without torchrun.
+    """
+
+    rank: int = 0
+    count: int = 1
+    joined: bool = False
+
+    @classmethod
+    def here(cls) -> "Workers":
+        """Those of this process."""
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size(), True)
+        return cls()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that reads, writes and prints."""
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """This worker's share of ``count`` things: together the shares are all of them, in order, and almost equal.
+
+        >>> [Workers(rank, 3).share(8) for rank in range(3)]
+        [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
+        """
+        return slice(count * self.rank // self.count, count * (self.rank + 1) // self.count)
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over all workers: one message for all; every worker gets the same bits."""
+        if not self.joined:
+            return
+        together = torch.cat([tensor.detach().flatten() for tensor in tensors])
+        together = together.to(self._talk) if self._talk == "cuda" else together
+        with _answers(self.count):
+            dist.all_reduce(together)
+        totals = torch.split(together, [tensor.numel() for tensor in tensors])
+        for tensor, total in zip(tensors, totals, strict=True):
+            tensor.detach().copy_(total.view_as(tensor))
+
+    def largest(self, number: int) -> int:
+        """The largest of the workers' numbers."""
+        if self.count == 1:
+            return number
+        found = torch.tensor(number, device=self._talk)
+        with _answers(self.count):
+            dist.all_reduce(found, dist.ReduceOp.MAX)
+        return int(found)
+
+    def align(self, tensors: Sequence[Tensor]) -> None:
+        """Give all workers the first one's content."""
+        if self.count > 1:
+            for tensor in tensors:
+                with _answers(self.count):
+                    dist.broadcast(tensor.detach(), src=0)
+
+    def everyones(self, value: Value) -> list[Value]:
+        """What each worker has, in their order."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        with _answers(self.count):
+            dist.all_gather_object(values, value)
+        return values
+
+    def decide(self, function: Callable[[], Value]) -> Value:
+        """What the first worker gets from a function that only it calls; if it fails there, it fails everywhere."""
+        if self.count == 1:
+            return function()
+        outcome: list[Any] = [None, None]
+        if self.first:
+            try:
+                outcome[0] = function()
+            except SafesetError as error:
+                self._tell([None, str(error)])
+                raise
+        outcome = self._tell(outcome)
+        if outcome[1] is not None:
+            raise ToldError(outcome[1])
+        return outcome[0]  # type: ignore[no-any-return]
+
+    @property
+    def _talk(self) -> str:
+        """Where numbers lie that are exchanged: NCCL alone, as some programs choose it, knows only a GPU's."""
+        return "cuda" if dist.get_backend() == "nccl" else "cpu"
+
+    def _tell(self, outcome: list[Any]) -> list[Any]:
+        with _answers(self.count):
+            dist.broadcast_object_list(outcome, src=0)
+        return outcome
+
+    def in_turn(self, function: Callable[[], Value]) -> Value:
+        """What a function returns, called by one worker of each machine first: the others find what it has cached."""
+        if self.count == 1:
+            return function()
+        leader = os.environ.get("LOCAL_RANK", "0") == "0"
+        value = function() if leader else None
+        self.everyones(None)
+        return value if leader else function()  # type: ignore[return-value]
+
+    def check_same(self, value: object, what: str) -> None:
+        """Complain if a worker has something else than the first."""
+        values = self.everyones(value)
+        other = [rank for rank, each in enumerate(values) if each != values[0]]
+        if other:
+            raise expected(f"the same {what} on all {self.count} workers", f"another on worker {other[0]}")
+
+
+class ToldError(SafesetError):
+    """What the first worker tells the user."""
+
+    told = True
+
+
+@contextmanager
+def joined(device: str | None = None) -> Iterator[Workers]:
+    """Join the other workers, if torchrun started this process; each takes the GPU of its own place on the machine."""
+    if dist.is_initialized() or not all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
+        yield Workers.here()
+        return
+    place = as_device(device)
+    if place.type == "cuda":
+        local, here = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if place.index is not None or local >= here:
+            got = f"--device {place}" if place.index is not None else f"worker {local} of a machine with {here}"
+            remedy = "Start as many workers on a machine as it has GPUs, or add --device cpu."
+            raise expected("a GPU for each worker", got, remedy)
+        torch.cuda.set_device(local)
+    store, rank, count = next(rendezvous("env://"))
+    # After a restart torchrun's store may still hold where the lost workers could be reached: each attempt has its own.
+    store = dist.PrefixStore(f"attempt {attempt()}", store)  # type: ignore[attr-defined]
+    backend = "gloo" if place.type == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count)
+    yield Workers.here()
+    dist.destroy_process_group()  # only where all went well: else others may not answer
+
+
+def attempt() -> int:
+    """How often torchrun has started this job anew, after a worker was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+@contextmanager
+def _answers(count: int) -> Iterator[None]:
+    """What torch says when another worker is gone, in our words."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise LostWorkerError(
+            f"Expected an answer from all {count} workers, but got none from one: it has ended, or cannot be reached "
+            f"({reason}). What was saved is kept; with --max-restarts torchrun goes on by itself, else add --resume."
+        ) from None
