@@ -143,6 +143,68 @@ def growth(cpu: dict[str, Any], cuda: dict[str, Any]) -> str:
     )
 
 
+def gpu_steps(result: dict[str, Any]) -> str:
+    """A step of each kind on a GPU."""
+    least = f"{result['floor']['floor_ms']:.2f}"
+    rows = [
+        [row["step"], f"{row['captured_ms']:.2f}", f"{row['x_plain']:.2f}", f"{row['eager_ms']:.1f}", least]
+        for row in result["steps"]
+    ]
+    return markdown(["step", "captured, ms", "× plain", "eager, ms", "floor, ms"], rows)
+
+
+def gpu_parts(result: dict[str, Any]) -> str:
+    """Where the time of a captured step goes."""
+    names = list(next(iter(result["parts"].values())))
+    rows = [
+        [step, str(parts["kernels"]), *(f"{parts[name]:.2f}" for name in names[1:])]
+        for step, parts in result["parts"].items()
+    ]
+    return markdown(["step", *names], rows)
+
+
+def gpu_seeds(result: dict[str, Any]) -> str:
+    """Several seeds at once."""
+    alone = result["seeds"][0]["rt5_ms"]
+    rows = []
+    for row in result["seeds"]:
+        gain = f"{alone * row['seeds'] / row['rt5_ms']:.2f} ×"
+        times = [f"{row[name]:.2f}" for name in ("plain_ms", "rt5_ms")]
+        rows.append([str(row["seeds"]), *times, f"{row['rt5_ms'] / row['seeds']:.2f}", gain, f"{row['floor_ms']:.2f}"])
+    return markdown(["seeds", "plain, ms", "RT5, ms", "RT5, for each seed", "gain", "floor, ms"], rows)
+
+
+def gpu_growth(result: dict[str, Any]) -> str:
+    """How a captured step grows."""
+    rows = [
+        [row["changed"], f"{row['value']:,}", *(f"{row[name]:.2f}" for name in ("plain_ms", "rtk_ms", "floor_ms"))]
+        for row in result["growth"]
+    ]
+    return markdown(["changed", "to", "plain, ms", "RTK, ms", "floor, ms"], rows)
+
+
+def gpu_certified(result: dict[str, Any]) -> str:
+    """Points certified in a second on a GPU."""
+    names = ["plain", *METHODS, "floor"]
+    rows = [
+        [f"{row['classes']:,}", *(f"{row[name]:,}" for name in names), f"{row['proof_seconds']:.1f}"]
+        for row in result["certified"]
+    ]
+    header = ["classes", "plain forward pass", *METHODS, "by its operations alone", "proof, s"]
+    return markdown(header, rows)
+
+
+def precisions(result: dict[str, Any], speed: dict[str, Any]) -> str:
+    """VRA after training in each arithmetic, and what a step costs."""
+    times = {row["precision"]: row for row in speed["precisions"]}
+    rows = []
+    for row in result["precisions"]:
+        rates = [f"{each['vra']:.4f} ± {each['std']['vra']:.4f}" for each in row["rows"]]
+        cost = times[row["precision"]]
+        rows.append([row["precision"], *rates, f"{cost['1_ms']:.2f}", f"{cost['10_ms']:.2f}"])
+    return markdown(["training in", *METHODS, "a step, ms", "of 10 seeds, ms"], rows)
+
+
 SECONDS = ("torus_seconds", "exact_seconds")
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("README.md", "digits", "analyses/digits.json", digits),
@@ -153,6 +215,12 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "steps", "benchmarks/step.json", steps),
     ("docs/performance.md", "predictions", "benchmarks/step.json", predictions),
     ("docs/performance.md", "bounds", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", bounds),
+    ("docs/performance.md", "gpu-steps", "benchmarks/gpu.json", gpu_steps),
+    ("docs/performance.md", "gpu-parts", "benchmarks/gpu.json", gpu_parts),
+    ("docs/performance.md", "gpu-seeds", "benchmarks/gpu.json", gpu_seeds),
+    ("docs/performance.md", "gpu-growth", "benchmarks/gpu.json", gpu_growth),
+    ("docs/performance.md", "gpu-certified", "benchmarks/gpu.json", gpu_certified),
+    ("docs/performance.md", "precisions", "analyses/precision.json benchmarks/gpu.json", precisions),
     ("docs/performance.md", "growth", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", growth),
 ]
 

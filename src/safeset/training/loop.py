@@ -164,11 +164,8 @@ def estimated(
     constants, _ = net.estimate(parameters, vectors, max(2, recipe.loss.power_steps))
     constants = HeadConstants(constants.rows.detach().double(), float(constants.scale))
     metrics = Metrics()
-    places = torch.arange(len(split), device=split.y.device)
-    for some in torch.split(places[Workers.here().share(len(split))], 256):
-        if not len(some):
-            continue
-        part = split[some]
+    part = split[torch.arange(len(split), device=split.y.device)[Workers.here().share(len(split))]]
+    if len(part):
         logits = called(net, parameters, part.inputs).double()
         found = certify_logits(logits, constants, net.epsilon, net.guarantee, method=recipe.loss.margins)
         metrics.update(found, part.y)
