@@ -278,11 +278,19 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     warnings.showwarning = console.warning
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where what goes wrong is told
     except SafesetError as error:
         console.failure(str(error))
         sys.exit(getattr(error, "exit_code", 1))
     except OSError as error:
+        if sys.stdout is not None:
+            console.discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(console.PIPE_CLOSED)
         where = f" ({error.filename})" if error.filename else ""
         console.failure(f"{error.strerror or error}{where}")
         sys.exit(1)

@@ -39,14 +39,22 @@ class _Plain(Console):
             if not self.stderr:
                 raise
             self.quiet = True
+            discard(sys.stderr)
 
     def on_broken_pipe(self) -> None:
         """Nobody listens any more: end as other programs do whose pipe is closed, unless it was only told aside."""
         self.quiet = True
-        stream = sys.stderr if self.stderr else sys.stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for what is still to be flushed
+        discard(sys.stderr if self.stderr else sys.stdout)
         if not self.stderr:
             raise SystemExit(PIPE_CLOSED)
+
+
+def discard(stream: TextIO) -> None:
+    """Send nowhere what cannot be written to a stream: else Python would try again at its end."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def visible(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from safeset.errors import ArgumentError, expected, nearest
 from safeset.inputs import as_number
 from safeset.schedules import Schedule
-from safeset.texts import parse_toml, read_text
+from safeset.texts import DEEPEST, parse_toml, read_text
 
 Value = TypeVar("Value")
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Mapping: "a table"}
@@ -168,6 +168,8 @@ def overridden(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
     """
     result = dict(table)
     for key, value in changes.items():
+        if key.count(".") >= DEEPEST:
+            raise expected(f"keys of at most {DEEPEST} parts", repr(key))
         head, _, rest = key.partition(".")
         if rest:
             inner = result.get(head, {})
