@@ -80,7 +80,11 @@ def read_tensors(
                 raise ValueError("its header is about a file of another size")
             if shapes is not None:
                 _compare({name: tuple(one["shape"]) for name, one in header.items()}, shapes, path)
-            return load(start + file.read(rest)), texts
+            file.seek(0)
+            content = file.read(len(start) + rest)
+            if not content.startswith(start):
+                raise ValueError("it changes while it is read")
+            return load(content), texts
     except OSError as error:
         raise SafesetError(f"Expected a file of tensors at {path}, but got: {error.strerror or error}.") from None
     except SafesetError:

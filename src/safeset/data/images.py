@@ -211,6 +211,6 @@ def _load(path: Path) -> tuple[Split, list[str]] | None:
     try:
         tensors, metadata = read_tensors(path)
         split, (digest, bad) = Split(tensors["x"], tensors["y"]), json.loads(metadata["content"])
-    except (SafesetError, KeyError, ValueError):
+    except (SafesetError, KeyError, ValueError, TypeError, RecursionError):
         return None
     return (split, bad) if digest == split.digest() else None
