@@ -294,7 +294,8 @@ def trained(tmp_path_factory):
     """A directory with a run on a table of columns a, b, c."""
     path = tmp_path_factory.mktemp("tables")
     rows(path / "t.csv", ["a", "b", "c", "y"])
-    train({"data": {"source": str(path / "t.csv")}, "epochs": 1, "guarantee": "standard"}, out=path / "run")
+    recipe = {"data": {"source": str(path / "t.csv")}, "epochs": 1, "guarantee": "standard", "model": "mlp-2x32"}
+    train(recipe, out=path / "run")
     return path
 
 
