@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save
 
 from safeset import ArgumentError, DataWarning
 from safeset.data import images
@@ -71,7 +72,7 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
     assert not torch.equal(torch.cat([changed.train.x, changed.test.x]), torch.cat([first.train.x, first.test.x]))
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "nonsense"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "nonsense", "other texts"])
 def test_a_damaged_cache_is_never_used(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("SAFESET_CACHE", str(tmp_path / "cache"))
     root = photos(tmp_path / "pets")
@@ -79,7 +80,9 @@ def test_a_damaged_cache_is_never_used(tmp_path, monkeypatch, damage):
     (cache,) = cache_folder().glob("*.safetensors")
     good = cache.read_bytes()
     flipped = good[:-5] + bytes([good[-5] ^ 1]) + good[-4:]
-    cache.write_bytes({"cut": good[:-100], "flip": flipped, "empty": b"", "nonsense": b"x" * 1000}[damage])
+    other = save({"x": first.train.x, "y": first.train.y}, {"content": "5"})
+    damaged = {"cut": good[:-100], "flip": flipped, "empty": b"", "nonsense": b"x" * 1000, "other texts": other}
+    cache.write_bytes(damaged[damage])
     assert torch.equal(folder(root).train.x, first.train.x)
     assert cache.read_bytes() == good
     assert [file.name for file in cache_folder().iterdir()] == [cache.name]  # nothing half-written

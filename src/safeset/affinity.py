@@ -4,9 +4,7 @@ A class is an index (``int``) or a name (``str``); a collection is a list of set
 function from one description of a collection to that list; :class:`safeset.Affinity` is the guarantee made of it.
 """
 
-import json
 import operator
-import tomllib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -14,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from safeset.errors import ArgumentError, expected, nearest, repeated
+from safeset.texts import parse_json, parse_toml, read_text
 
 Class = int | str
+MOST_LEAVES = 5_000_000  # of all nodes of a hierarchy together: more would fill the memory
 KEYS = ("sets", "groups", "neighbours", "hierarchy", "everyone_with")
 
 
@@ -59,14 +59,19 @@ def bound(sets: Iterable[Iterable[Class]], class_names: Sequence[str]) -> list[l
     def place(member: Class) -> int:
         if isinstance(member, int):
             return member
-        if member not in index and member.isdecimal():
-            return int(member)  # an index, as TOML and JSON write the keys of a table
+        if member not in index and _is_index(member):
+            return int(member)
         if member not in index:
             what = f"each class of the affinity sets to be one of the {len(index)} classes"
             raise expected(what, repr(member), nearest(member, index))
         return index[member]
 
     return [[place(member) for member in one] for one in sets]
+
+
+def _is_index(member: str) -> bool:
+    """Whether a text is an index, as TOML and JSON write the keys of a table."""
+    return member.isdecimal() and len(member) <= 18
 
 
 def resolved(sets: Iterable[Sequence[Class]], everyone_with: Sequence[Class], classes: int) -> list[tuple[int, ...]]:
@@ -77,7 +82,7 @@ def resolved(sets: Iterable[Sequence[Class]], everyone_with: Sequence[Class], cl
     """
     indices: set[int] = set()
     for member in (member for one in (*sets, everyone_with) for member in one):
-        if isinstance(member, str) and not member.isdecimal():
+        if isinstance(member, str) and not _is_index(member):
             raise expected("class indices", f"the name {member!r}", "Bind names first: guarantee.bind(class_names).")
         indices.add(int(member))
     if indices and max(indices) >= classes:
@@ -172,9 +177,13 @@ def from_hierarchy(
         loop = " → ".join(map(str, reversed(error.args[1])))
         raise expected("a hierarchy without cycles", loop) from None
     leaves: dict[Any, frozenset[Any]] = {}
+    total = 0
     for node in order:
         below = children[node]
         leaves[node] = frozenset().union(*(leaves[child] for child in below)) if below else frozenset([node])
+        total += len(leaves[node])
+        if total > MOST_LEAVES:
+            raise expected(f"a hierarchy with at most {MOST_LEAVES:,} leaves below all its nodes together", "more")
     parents: dict[Any, set[Any]] = {node: set() for node in children}
     for node, below in children.items():
         for child in below:
@@ -195,7 +204,7 @@ def from_hierarchy(
 def read_edges(path: Path) -> list[tuple[str, str]]:
     """The (parent, child) pairs of a tab-separated file; further columns (names, say) are ignored."""
     pairs = []
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         columns = line.split("\t")
@@ -209,12 +218,8 @@ def read(path: Path) -> tuple[list[list[Any]], list[Any]]:
     """The sets and the ``everyone_with`` classes that a TOML or JSON file describes; see :func:`from_description`."""
     if path.suffix.lower() not in (".toml", ".json"):
         raise expected("an affinity file that ends in .toml or .json", str(path))
-    text = _text(path)
-    try:
-        description = json.loads(text) if path.suffix.lower() == ".json" else tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        kind = "JSON" if path.suffix.lower() == ".json" else "TOML"
-        raise expected(f"{path} to be {kind}", f"this: {error}") from None
+    parse = parse_json if path.suffix.lower() == ".json" else parse_toml
+    description = parse(read_text(path), str(path))
     try:
         return from_description(description, folder=path.parent)
     except ArgumentError as error:
@@ -268,14 +273,3 @@ def _hierarchy(options: Any, folder: Path | None) -> list[list[Any]]:
     elif not isinstance(edges, list):
         raise expected("the edges of a hierarchy to be a list or a file's name", repr(edges))
     return from_hierarchy(edges, max_leaves=options.get("max_leaves"), depth=options.get("depth"))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise expected(f"a readable file at {path}", error.strerror or str(error)) from None
-    except UnicodeDecodeError:
-        raise expected(f"{path} to be text in UTF-8", "other bytes") from None
-    except ValueError as error:  # a null character in the name
-        raise expected("a file's name", f"{str(path)!r} ({error})") from None

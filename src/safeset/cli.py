@@ -1,6 +1,5 @@
 """The command line: parse, call, print. torch is imported only by commands that need it."""
 
-import csv
 import io
 import json
 import os
@@ -101,15 +100,13 @@ def train(
             watch.end()
     if not workers.first:
         return
-    try:
-        result = json.loads(Run(path).evaluation.read_text())
-    except ValueError:
-        raise expected(
-            f"JSON in {Run(path).evaluation}", "something else", "safeset evaluate writes it anew."
-        ) from None
     task = Run(path).read_recipe().task
     assert task is not None  # it has been fitted
-    console.evaluation(result, task.units)
+    try:
+        console.evaluation(json.loads(Run(path).evaluation.read_text()), task.units)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        remedy = "safeset evaluate writes it anew."
+        raise expected(f"an evaluation in {Run(path).evaluation}", "something else", remedy) from None
     console.out.print(f"\nThe run is {path}. Next: safeset certify {path} FILE…, safeset evaluate {path} --per-class")
 
 
@@ -146,8 +143,10 @@ def evaluate(
         )
     if not workers.first:
         return
-    console.evaluation(result, units)
-    write_json(target, result)
+    try:
+        write_json(target, result)
+    finally:  # neither a full disk nor a closed pipe loses all
+        console.evaluation(result, units)
     console.out.print(f"\nWritten to {target}.")
 
 
@@ -165,6 +164,8 @@ def certify(
     """Certify images or rows: the core, what may join it, and up to which radius each core holds."""
     if as_json and as_csv:
         raise expected("one of --json and --csv", "both")
+    if sys.stdout is None:
+        raise expected("standard output for the answers", "none: it is closed")
     from safeset.jobs import certify_files
     from safeset.workers import joined
 
@@ -182,17 +183,12 @@ def certify(
 def _print_certificates(records: Iterator[dict[str, Any]], *, as_json: bool, as_csv: bool, header: bool) -> int:
     """Print certificates as they come, or all in a table; how many points could not be read."""
     bad = 0
-    if as_json:
+    if as_csv and header:
+        console.line(console.row(console.COLUMNS))
+    if as_json or as_csv:
         for record in records:
             bad += "problem" in record
-            print(json.dumps(record, ensure_ascii=False), flush=True)
-    elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        if header:
-            writer.writerow(console.COLUMNS)
-        for record in records:
-            bad += "problem" in record
-            writer.writerow(console.cells(record))
+            console.line(console.row(console.cells(record)) if as_csv else json.dumps(record, ensure_ascii=False))
     elif found := list(records):
         bad = console.certificates(found)
     return bad
@@ -237,6 +233,7 @@ def data_show(
     from safeset.data.images import cache_folder
     from safeset.data.picture import picture
     from safeset.data.sources import load_data
+    from safeset.files import write_whole
 
     options = {"size": size, "label": label, "skip_bad": skip_bad or None}
     given = {name: value for name, value in options.items() if value is not None}
@@ -247,7 +244,9 @@ def data_show(
     image = picture(found)
     target = out or cache_folder() / f"{found.name}.png"
     target.parent.mkdir(parents=True, exist_ok=True)
-    image.save(target)
+    content = io.BytesIO()
+    image.save(content, format={".png": "PNG", ".webp": "WEBP"}.get(target.suffix.lower(), "JPEG"))
+    write_whole(target, content.getvalue())
     console.out.print(f"Picture: {target}")
 
 
@@ -288,17 +287,36 @@ def _worker() -> str:
 
 def main() -> None:
     """Run the command line; a user's mistake is a message and a non-zero exit, never a traceback."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: or the next file that is opened would get what is meant for the terminal
+            os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     warnings.showwarning = console.warning
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where what goes wrong is told
     except SafesetError as error:
         if not getattr(error, "told", False):
             console.failure(f"{_worker()}{error}")
         sys.exit(getattr(error, "exit_code", 1))
     except OSError as error:
+        if sys.stdout is not None:
+            console.discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(console.PIPE_CLOSED)
         where = f" ({error.filename})" if error.filename else ""
         console.failure(f"{error.strerror or error}{where}")
+        sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        told = str(error).partition("\n")[0].rpartition("Allocator: ")[2] or "too little"
+        console.failure(f"Expected memory for what was asked, but got: {told}. Ask for less at a time.")
         sys.exit(1)

@@ -1,11 +1,15 @@
 """What the command line shows: tables, progress bars, plain lines where there is no terminal."""
 
+import csv
+import io
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
+from unicodedata import category
 
 from rich.console import Console
 from rich.progress import (
@@ -20,9 +24,60 @@ from rich.progress import (
 )
 from rich.table import Table
 
-out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)  # names may hold brackets and colons
+
+class _Plain(Console):
+    """A console that shows texts as they are: names may hold brackets and colons, and may not move the cursor."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; control characters in texts are escaped. What nobody can be told does not stop anything."""
+        try:
+            super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
+        except OSError:
+            if not self.stderr:
+                raise
+            self.quiet = True
+            discard(sys.stderr)
+
+    def on_broken_pipe(self) -> None:
+        """Nobody listens any more: end as other programs do whose pipe is closed, unless it was only told aside."""
+        self.quiet = True
+        discard(sys.stderr if self.stderr else sys.stdout)
+        if not self.stderr:
+            raise SystemExit(PIPE_CLOSED)
+
+
+def discard(stream: TextIO) -> None:
+    """Send nowhere what cannot be written to a stream: else Python would try again at its end."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def visible(text: str) -> str:
+    r"""A text whose control characters are written out: names in a model from elsewhere may be hostile.
+
+    >>> visible("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    hidden = {each for each in text if each not in "\n\t" and category(each) in ("Cc", "Cf", "Cs")}
+    return text.translate({ord(each): each.encode("unicode_escape").decode() for each in hidden}) if hidden else text
+
+
+PIPE_CLOSED = 128 + signal.SIGPIPE
 FIRST = os.environ.get("RANK", "0") == "0"  # torchrun numbers its workers
-err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+out, err = _Plain(soft_wrap=True), _Plain(stderr=True, soft_wrap=True)
+
+
+def line(text: str) -> None:
+    """Print a line for another program, at once and as it is."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        out.on_broken_pipe()
 
 
 def table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
@@ -33,9 +88,9 @@ def table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: in
     for place, name in enumerate(header):
         shown.add_column(name, justify="left" if place < texts else "right", header_style="dim", no_wrap=place >= texts)
     for row in rows:
-        shown.add_row(*row)
-    width = None if sys.stdout.isatty() else 500
-    Console(width=width, highlight=False, markup=False, emoji=False).print(shown)
+        shown.add_row(*map(visible, row))
+    width = None if sys.stdout and sys.stdout.isatty() else 500
+    _Plain(width=width).print(shown)
 
 
 def rates(row: dict[str, Any]) -> list[str]:
@@ -172,6 +227,17 @@ def certificates(records: list[dict[str, Any]]) -> int:
 
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "best", "radii", "epsilon", "guarantee"]
 COLUMNS += ["method", "problem"]
+
+
+def row(cells: list[Any]) -> str:
+    """A line of CSV.
+
+    >>> row(["a,b", 0.5])
+    '"a,b",0.5'
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(cells)
+    return text.getvalue()
 
 
 def cells(record: dict[str, Any]) -> list[Any]:

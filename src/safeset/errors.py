@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+LONGEST = 1000  # characters of a message's part
+
 
 class SafesetError(Exception):
     """Anything that safeset raises on purpose."""
@@ -40,7 +42,12 @@ def expected(what: str, got: object, remedy: str = "") -> ArgumentError:
     Traceback (most recent call last):
     safeset.errors.ArgumentError: Expected `k` to be an integer in 1..9 (classes − 1), but got 12.
     """
-    return ArgumentError(f"Expected {what}, but got {got}.{' ' + remedy if remedy else ''}")
+    return ArgumentError(f"Expected {_clipped(what)}, but got {_clipped(str(got))}.{' ' + remedy if remedy else ''}")
+
+
+def _clipped(text: str) -> str:
+    """A text that does not fill the screen, whatever a user's file holds."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:

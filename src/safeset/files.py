@@ -5,23 +5,33 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from safeset.errors import SafesetError
+from safeset.errors import SafesetError, expected
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MOST_HEADER = 2**24  # bytes; the names and shapes of some hundred tensors are a few thousand
+
+
+def not_through_links(path: str, flags: int) -> int:
+    """An opener: a link is not followed, so that a directory from elsewhere cannot have other files written."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that its name always stands for something whole: into a temporary file, to the disk, renamed.
 
     Raises:
+        SafesetError: if something else than a file is there.
         OSError: if it cannot be written; what stood there before still stands.
     """
+    if path.exists() and not path.is_file():
+        raise expected(f"a file to write at {path}", "a folder, a device or a pipe, which it would replace")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=not_through_links) as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -45,21 +55,57 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping
     write_whole(path, save(content, dict(metadata)))
 
 
-def read_tensors(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
+def read_tensors(
+    path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> "tuple[dict[str, Tensor], dict[str, str]]":
     """The tensors and texts of a safetensors file; nothing in it is ever executed.
 
+    Args:
+        path: the file. Its header is held against its size before anything else is read.
+        shapes: the tensors that there must be, by name: others are refused by the header alone.
+
     Raises:
-        SafesetError: if it cannot be read, or is none.
+        SafesetError: if it cannot be read, is none, or holds other tensors.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        content = path.read_bytes()
-        tensors = load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        if path.exists() and not path.is_file():
+            raise ValueError("a folder, a device or a pipe")
+        with path.open("rb") as file:
+            start, rest = _header(file)
+            header = json.loads(start[8:])
+            texts = header.pop("__metadata__", None) or {}
+            if max((one["data_offsets"][1] for one in header.values()), default=0) != rest:
+                raise ValueError("its header is about a file of another size")
+            if shapes is not None:
+                _compare({name: tuple(one["shape"]) for name, one in header.items()}, shapes, path)
+            file.seek(0)
+            content = file.read(len(start) + rest)
+            if not content.startswith(start):
+                raise ValueError("it changes while it is read")
+            return load(content), texts
     except OSError as error:
         raise SafesetError(f"Expected a file of tensors at {path}, but got: {error.strerror or error}.") from None
-    except (SafetensorError, ValueError, RecursionError) as error:
-        raise SafesetError(f"Expected a safetensors file at {path}, but got something else ({error}).") from None
-    return tensors, header.get("__metadata__", {})
+    except SafesetError:
+        raise
+    except Exception as error:  # readers of broken files raise what they like
+        reason = f"{type(error).__name__}: {error}"[:300]
+        raise SafesetError(f"Expected a safetensors file at {path}, but got something else ({reason}).") from None
+
+
+def _header(file: BinaryIO) -> tuple[bytes, int]:
+    """The header with its length before it, and the number of bytes that follow."""
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or not 2 <= length <= min(size - 8, MOST_HEADER):
+        raise ValueError(f"its first bytes are {start!r}: no header of a file of {size:,} bytes")
+    return start + file.read(length), size - 8 - length
+
+
+def _compare(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    for name in sorted(found.keys() | wanted.keys()):
+        got, own = found.get(name, "none"), wanted.get(name, "none")
+        if got != own:
+            raise expected(f"{name[:80]!r} of shape {own} in {path}", got)

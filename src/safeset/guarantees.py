@@ -33,6 +33,7 @@ from safeset import affinity
 from safeset.affinity import Class
 from safeset.errors import expected
 from safeset.inputs import check_names
+from safeset.texts import parse_json
 
 
 class Guarantee(ABC):
@@ -280,13 +281,9 @@ def parse(text: str) -> Guarantee:
     plain = text.strip()
     if plain.lower().startswith("affinity:"):
         described = plain[len("affinity:") :].strip()
-        if not described.startswith(("{", "[")):
+        if names_a_file(plain):
             return Affinity.from_file(described)
-        try:
-            description = json.loads(described)
-        except (ValueError, RecursionError) as error:
-            raise expected("JSON after 'affinity:'", f"this: {error}") from None
-        return Affinity(*affinity.from_description(description))
+        return Affinity(*affinity.from_description(parse_json(described, "what follows 'affinity:'")))
     if plain.lower() == "standard":
         return Standard()
     made: dict[str, Callable[[int], Guarantee]] = {"top": TopK, "rt": RelaxedTopK}
@@ -294,6 +291,16 @@ def parse(text: str) -> Guarantee:
     if match:
         return made[match[1]](int(match[2]))
     raise expected("a guarantee: standard, top3, rt3 (any number) or affinity:FILE", repr(text))
+
+
+def names_a_file(text: object) -> bool:
+    """Whether a text stands for affinity sets that a file holds.
+
+    >>> names_a_file("affinity:sets.toml"), names_a_file("affinity:[[0, 1]]")
+    (True, False)
+    """
+    kind, _, described = text.strip().partition(":") if isinstance(text, str) else ("", "", "")
+    return kind.lower() == "affinity" and not described.strip().startswith(("{", "["))
 
 
 def as_guarantee(guarantee: Guarantee | str) -> Guarantee:

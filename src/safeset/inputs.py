@@ -12,6 +12,7 @@ from torch import Tensor
 
 from safeset.errors import expected, repeated
 
+MOST_NUMBERS = 2**31  # of one input
 Numbers = Tensor | np.ndarray | list[list[float]]
 
 
@@ -63,14 +64,30 @@ def check_names(class_names: object, classes: int | None = None) -> tuple[str, .
         raise expected(f"a name for each of the {classes} classes", f"{len(names)} names")
     if len(set(names)) < len(names):
         raise expected("distinct class names", f"{repeated(names)!r} twice")
+    strange = next((name for name in names if not is_text(name)), None)
+    if strange is not None:
+        raise expected("class names in UTF-8", repr(strange), "Rename the folder or the label.")
     return names
 
 
+def is_text(name: str) -> bool:
+    r"""Whether a name can be written down: the name of a file may be any bytes.
+
+    >>> is_text("café"), is_text("caf\udce9")
+    (True, False)
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_shape(shape: object) -> tuple[int, ...]:
-    """The shape of one input: a few integers ≥ 1."""
+    """The shape of one input: a few integers ≥ 1, of less than 2³¹ numbers."""
     given = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
     sizes = tuple(map(as_count, given))
-    if not sizes or None in sizes:
+    if not sizes or None in sizes or math.prod(sizes) > MOST_NUMBERS:  # type: ignore[arg-type]
         remedy = "Leave out the batch."
         raise expected("`input_shape` to be the shape of one input, such as (3, 32, 32)", repr(shape)[:80], remedy)
     return sizes  # type: ignore[return-value]

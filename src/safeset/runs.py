@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from safeset.errors import ArgumentError, SafesetError, expected
-from safeset.files import read_tensors, write_json, write_tensors, write_whole
+from safeset.files import not_through_links, read_tensors, write_json, write_tensors, write_whole
+from safeset.guarantees import names_a_file
 from safeset.models import create_model
 from safeset.net import CertifiedNet
+from safeset.training import toml
 from safeset.training.recipe import Recipe
 from safeset.training.watch import Watch
 
@@ -79,7 +81,7 @@ class Run:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise SafesetError(
                 f"Expected a directory that can be written at {self.path}, but got: {error.strerror or error}."
@@ -105,7 +107,7 @@ class Run:
     def append(self, record: dict[str, Any], watch: Watch) -> None:
         """Add a line to metrics.jsonl; one that cannot be written is told."""
         try:
-            with self.metrics.open("a") as file:
+            with open(self.metrics, "a", opener=not_through_links) as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
             watch.note(f"The metrics of epoch {record['epoch']} could not be written ({error.strerror or error}).")
@@ -114,10 +116,13 @@ class Run:
         """The lines of metrics.jsonl that are whole."""
         records = []
         with suppress(OSError):
-            for line in self.metrics.read_text(errors="replace").splitlines():
-                with suppress(ValueError):
+            lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.is_file() else []
+            for line in lines:
+                with suppress(ValueError, RecursionError):
                     record = json.loads(line)
-                    if isinstance(record, dict):
+                    if isinstance(record, dict) and all(
+                        isinstance(record.get(name), int | float) for name in ("epoch", "seconds")
+                    ):
                         records.append(record)
         return records
 
@@ -128,18 +133,29 @@ class Run:
             write_whole(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
 
     def read_recipe(self) -> Recipe:
-        """The recipe, fitted.
+        """The recipe, fitted. It names no files but its data, which is not looked for.
 
         Raises:
-            SafesetError: if there is no run.
+            SafesetError: if there is no run, or its affinity sets are in another file.
         """
         if not self.recipe.is_file():
             raise expected(
                 "the directory of a run", f"{self.path}, which has no recipe.toml", "safeset train makes one."
             )
-        found = Recipe.read(self.recipe)
+        table = toml.read_table(self.recipe)
+        if names_a_file(table.get("guarantee")):
+            remedy = "A run is complete in itself: of what its recipe names, only the data lies outside."
+            raise expected(f"the guarantee of a run written out in {self.recipe}", repr(table["guarantee"]), remedy)
+        try:
+            found = Recipe.from_table(table)
+        except ArgumentError as error:
+            raise ArgumentError(f"In {self.recipe}: {error}") from None
         if found.task is None or found.epsilon is None or found.guarantee is None:
             raise expected(f"the recipe of a run at {self.recipe}", "one that was not fitted to data")
+        ranges = found.data.ranges
+        if ranges is not None and found.task.input_shape != (len(ranges),):
+            shape = found.task.input_shape
+            raise expected(f"a range for each of {shape} numbers in {self.recipe}", f"{len(ranges)} ranges")
         return found
 
     def save(self, net: CertifiedNet) -> None:
@@ -167,19 +183,23 @@ def build(recipe: Recipe, network: nn.Module | None = None) -> CertifiedNet:
     assert task is not None
     assert recipe.epsilon is not None
     assert recipe.guarantee is not None
-    if network is None:
-        if recipe.model in (None, "own"):
-            raise expected("the network that was trained", "none", "Give it: safeset.load(path, network=...).")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
-            network = create_model(recipe.model or "", input_shape=task.input_shape, classes=len(task.class_names))
     return CertifiedNet(
-        network,
+        _model(recipe) if network is None else network,
         input_shape=task.input_shape,
         guarantee=recipe.guarantee,
         epsilon=recipe.epsilon,
         class_names=task.class_names,
     )
+
+
+def _model(recipe: Recipe) -> nn.Module:
+    task = recipe.task
+    assert task is not None
+    if recipe.model in (None, "own"):
+        raise expected("the network that was trained", "none", "Give it: safeset.load(path, network=...).")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return create_model(recipe.model or "", input_shape=task.input_shape, classes=len(task.class_names))
 
 
 def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:
@@ -190,7 +210,7 @@ def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:
         network: the module, where an own one was trained; its parameters are overwritten.
 
     Raises:
-        SafesetError: if there is no run, or its training has not ended.
+        SafesetError: if there is no run, its training has not ended, or its model is not that of its recipe.
     """
     if not isinstance(path, str | Path):
         raise expected("the path of a run", repr(path))
@@ -201,13 +221,19 @@ def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:
         raise expected("the directory of one run", f"{path}, which holds {recipe.seeds} seeds", remedy)
     if not run.model.is_file():
         raise expected(f"a trained model at {run.model}", "none", f"Continue with safeset train --resume --out {path}.")
+    with torch.device("meta"):  # only shapes: however large the recipe says that it is, nothing is allocated yet
+        own = (_model(recipe) if network is None else network).state_dict()
+    tensors, _ = read_tensors(run.model, {name: tuple(tensor.shape) for name, tensor in own.items()})
+    for name, tensor in tensors.items():
+        _check_numbers(tensor, own[name].dtype, f"{name!r} of {run.model}")
     net = build(recipe, network)
-    tensors, _ = read_tensors(run.model)
-    own = net.network.state_dict()
-    for name in sorted(own.keys() | tensors.keys()):
-        got = tuple(tensors[name].shape) if name in tensors else "none"
-        wanted = tuple(own[name].shape) if name in own else "none"
-        if got != wanted:
-            raise ArgumentError(f"Expected {name!r} of shape {wanted} in {run.model}, but got {got}.")
     net.network.load_state_dict(tensors)
     return net.eval()
+
+
+def _check_numbers(tensor: Tensor, dtype: torch.dtype, what: str) -> None:
+    """Refuse what a layer cannot have as its weights."""
+    if tensor.is_floating_point() != dtype.is_floating_point or tensor.is_complex():
+        raise expected(f"{what} to be of type {dtype}", tensor.dtype)
+    if not bool(tensor.to(dtype).isfinite().all()):
+        raise expected(f"finite weights in {what}", "NaN or infinite ones", "Nothing can be certified with them.")

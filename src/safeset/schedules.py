@@ -46,6 +46,8 @@ class Schedule:
             raise expected("a schedule between finite numbers ≥ 0", f"{self.start} -> {self.end}")
         if self.shape == "after half" and not (self.start > 0 and self.end > 0):
             raise expected("an exponential schedule between numbers above 0", f"{self.start} -> {self.end}")
+        if self.shape == "log half" and max(self.start, self.end) > 700:
+            raise expected("a logarithmic schedule between numbers of at most 700", f"{self.start} -> {self.end}")
         if self.start == self.end:
             object.__setattr__(self, "shape", "")  # a constant has none
 

@@ -1,6 +1,7 @@
 """ACAS Xu: advisories of a collision-avoidance network, learnt from the network itself, as in the paper's appendix."""
 
 import math
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -84,8 +85,12 @@ def acasxu(network: str = "1_1", points: int = 100_000, seed: int = 0) -> Datase
         points: to train on, and a quarter as many to test.
         seed: of the random numbers.
     """
+    if not re.fullmatch("[0-9]_[0-9]", network):
+        raise expected("an ACAS Xu network 1_1 to 5_9", repr(network))
     path = find(f"acasxu/ACASXU_run2a_{network}_batch_2000.nnet", what=f"the ACAS Xu network {network} as .nnet")
     teacher = read_nnet(path)
+    if len(teacher.biases[-1]) != len(ADVISORIES):
+        raise expected(f"a network of {len(ADVISORIES)} advisories in {path}", f"{len(teacher.biases[-1])}")
     generator = torch.Generator().manual_seed(seed)
 
     def draw(count: int) -> Split:

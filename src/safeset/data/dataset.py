@@ -87,6 +87,8 @@ class Dataset:
     def __post_init__(self) -> None:
         check_names(self.class_names)
         for split in (self.train, self.test):
+            if split.x.dtype == torch.float32 and not bool(split.x.isfinite().all()):
+                raise expected(f"finite points in {self.name}", "NaN or infinite numbers")
             if len(split) and not bool(((split.y >= 0) & (split.y < self.classes)).all()):
                 raise expected(f"labels in 0..{self.classes - 1}", f"{split.y.min()}..{split.y.max()}")
         if self.train.x.shape[1:] != self.test.x.shape[1:]:

@@ -109,7 +109,7 @@ def decoded_files(
 
 
 def read_image(source: Path | BinaryIO, size: int | tuple[int, int] | None, *, channels: int = 3) -> np.ndarray:
-    """An image as bytes (channels, height, width), turned as its camera was held.
+    """An image as bytes (channels, height, width), turned as its camera was held; the first one of several.
 
     Args:
         source: a file.
@@ -125,8 +125,10 @@ def read_image(source: Path | BinaryIO, size: int | tuple[int, int] | None, *, c
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(f"{image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
         upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I;16"):  # 16 bits: the upper eight
-            upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+        if upright.mode.startswith("I;16") or (upright.mode == "I" and image.format in ("PNG", "PPM")):
+            upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))  # 16 bits: the upper eight
+        if upright.mode in ("I", "F"):
+            raise ValueError("pixels of 32 bits, whose range nobody knows")
         plain = upright.convert("RGB" if channels == 3 else "L")
     height, width = (size, size) if isinstance(size, int) else size or (plain.height, plain.width)
     if plain.size != (width, height):
@@ -209,6 +211,6 @@ def _load(path: Path) -> tuple[Split, list[str]] | None:
     try:
         tensors, metadata = read_tensors(path)
         split, (digest, bad) = Split(tensors["x"], tensors["y"]), json.loads(metadata["content"])
-    except (SafesetError, KeyError, ValueError):
+    except (SafesetError, KeyError, ValueError, TypeError, RecursionError):
         return None
     return (split, bad) if digest == split.digest() else None

@@ -1,7 +1,7 @@
 """Points to certify, from files as users have them: images, rows of a table, arrays."""
 
 import io
-import zipfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from safeset.data.arrays import read_arrays
 from safeset.data.dataset import PIXELS
 from safeset.data.images import SUFFIXES, read_image
 from safeset.data.tables import numbers_of, read_table, scaled
@@ -67,7 +68,7 @@ def _each(sources: Sequence[str], form: _Form, stdin: BinaryIO | None) -> Iterat
     for source in sources:
         try:
             yield from _points(source, form, stdin)
-        except (ArgumentError, OSError) as error:
+        except (ValueError, OSError) as error:  # of which ArgumentError is one, and a null character in a name
             yield partial(Point, source, None, _reason(error))
 
 
@@ -77,7 +78,7 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
         if content.startswith(b"PK"):
             yield from _arrays("-", io.BytesIO(content), form)
         elif form.ranges is not None:
-            yield from _rows(io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=""), "-", form.ranges)
+            yield from _rows(io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=""), "-", form)
         elif content.startswith(IMAGE_STARTS):
             yield partial(_image, "-", io.BytesIO(content), _for_images(form, source))
         else:
@@ -98,7 +99,7 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
             yield from _arrays(source, file, form)
     elif form.ranges is not None:
         with path.open(newline="", encoding="utf-8-sig") as lines:
-            yield from _rows(lines, source, form.ranges, tabs=path.suffix.lower() == ".tsv")
+            yield from _rows(lines, source, form, tabs=path.suffix.lower() == ".tsv")
     else:
         yield partial(_image, source, path, _for_images(form, source))
 
@@ -113,18 +114,17 @@ def _for_images(form: _Form, name: str) -> tuple[int, ...]:
 
 def _image(name: str, source: Path | BinaryIO, shape: tuple[int, ...]) -> Point:
     try:
-        pixels = read_image(source, (shape[1], shape[2]), channels=shape[0])
+        with warnings.catch_warnings(action="ignore"):  # what a decoder grumbles about is not for the user
+            pixels = read_image(source, (shape[1], shape[2]), channels=shape[0])
     except (ValueError, OSError) as error:
         return Point(name, None, _reason(error))
     return Point(name, torch.from_numpy(pixels).float() / 255)
 
 
-def _rows(
-    lines: io.TextIOBase, source: str, ranges: Mapping[str, tuple[float, ...]], *, tabs: bool = False
-) -> Iterator[Read]:
+def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False) -> Iterator[Read]:
     """Rows of a table, in its order; columns beyond those of the training are not looked at."""
     header, rows = read_table(lines, source, tabs=tabs)
-    columns = list(ranges)
+    columns = list(form.ranges or {})
     missing = [name for name in columns if name not in header]
     if missing:
         raise expected(f"the columns {', '.join(columns)} in {source}", f"none named {first_few(missing)}")
@@ -134,7 +134,7 @@ def _rows(
         name = f"{source}:{row[0]}"
         if bad:
             return Point(name, None, bad[row[0]].removeprefix(f"line {row[0]} "))
-        return Point(name, scaled(torch.tensor(numbers, dtype=torch.float64), ranges)[0])
+        return _point(name, torch.tensor(numbers[0], dtype=torch.float64), form)
 
     yield from (partial(point, row) for row in rows)
 
@@ -142,26 +142,35 @@ def _rows(
 def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Read]:
     """The points of an array x; rows of a table as they were before scaling, in the order of its columns."""
     shape = form.shape
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            array = arrays["x"] if "x" in arrays.files else None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise expected(f"{source} to be an .npz file of plain arrays", str(error).partition("\n")[0]) from None
+    array = read_arrays(file, source, ["x"]).get("x")
     if array is None or array.dtype.kind not in "fiu":
         raise expected(f"numbers in an array x of {source}", "none")
-    if array.shape[1:] not in (shape, shape[1:] if len(shape) == 3 and shape[0] == 1 else shape):
+    if array.shape[1:] not in (shape, shape[1:] if len(shape) == 3 and shape[0] == 1 else shape) or not array.ndim:
         raise expected(f"x of {source} to be of shape (n, {', '.join(map(str, shape))})", f"shape {array.shape}")
 
     def point(place: int) -> Point:
-        x = torch.from_numpy(array.reshape(-1, *shape)[place].copy())
-        if form.ranges is not None:
-            plain = scaled(x.double()[None], form.ranges)[0] if bool(x.isfinite().all()) else x
-        else:
-            plain = x.float() / 255 if x.dtype == torch.uint8 and form.pixels else x.float()
-        finite = bool(plain.isfinite().all())
-        return Point(f"{source}[{place}]", plain if finite else None, "" if finite else "NaN or infinite numbers")
+        with np.errstate(over="ignore"):
+            numbers = torch.from_numpy(array.reshape(-1, *shape)[place].astype(np.float64))
+        return _point(f"{source}[{place}]", numbers, form, as_bytes=array.dtype == np.uint8)
 
     yield from (partial(point, place) for place in range(len(array)))
+
+
+def _point(name: str, numbers: Tensor, form: _Form, *, as_bytes: bool = False) -> Point:
+    """Numbers in a user's units as the net's input, or what is wrong with them."""
+    if not bool(numbers.isfinite().all()):
+        return Point(name, None, "NaN or infinite numbers")
+    if form.ranges is not None:
+        try:
+            return Point(name, scaled(numbers[None], form.ranges)[0])
+        except ArgumentError as error:
+            return Point(name, None, str(error))
+    plain = numbers.float() / 255 if as_bytes and form.pixels else numbers.float()
+    if form.pixels and not bool(((plain >= 0) & (plain <= 1)).all()):
+        got = f"numbers in {float(plain.min()):g}..{float(plain.max()):g}"
+        return Point(name, None, str(expected(PIXELS, got, "Divide by 255, or give bytes (uint8).")))
+    finite = bool(plain.isfinite().all())
+    return Point(name, plain if finite else None, "" if finite else "NaN or infinite numbers")
 
 
 def _reason(error: Exception) -> str:

@@ -3,7 +3,6 @@
 import csv
 import math
 import warnings
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from safeset.data.arrays import read_arrays
 from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Split, stratified
 from safeset.errors import DataWarning, expected, first_few, nearest, repeated
 
@@ -21,11 +21,7 @@ def npz(path: Path) -> Dataset:
     Bytes are images, (n, height, width) or (n, channels, height, width); other numbers are taken as they are, ε is in
     their units. ``class_names`` may name the classes.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise expected(f"{path} to be a .npz file of plain arrays", str(error).partition("\n")[0]) from None
+    arrays = read_arrays(path, str(path))
     for name in ("x", "y"):
         if name not in arrays:
             raise expected(f"an array {name!r} in {path}", ", ".join(arrays) or "none", nearest(name, arrays))
@@ -147,7 +143,7 @@ def numbers_of(
 
 def _number(cell: str) -> float | None:
     try:
-        value = float(cell)
+        value = float(cell) if "_" not in cell else math.nan  # which Python would read over
     except ValueError:
         return None
     return value if math.isfinite(value) else None
@@ -159,7 +155,13 @@ def _labels(
     """Class names in order, and each label's place: by number where labels are whole numbers and names are given."""
     labels = [label.decode(errors="replace") if isinstance(label, bytes) else label for label in labels]
     names = names and [name.decode(errors="replace") if isinstance(name, bytes) else name for name in names]
+    missing = [place for place, label in enumerate(labels) if label != label or not str(label).strip()]
+    if missing:
+        raise expected("a label for each point", f"none for {len(missing)}: the first is point {missing[0]}")
     if names is not None and numbered and all(isinstance(label, int) for label in labels):
+        strange = next((label for label in labels if not 0 <= label < len(names)), None)  # type: ignore[operator]
+        if strange is not None:
+            raise expected(f"labels in 0..{len(names) - 1}", strange)
         return tuple(map(str, names)), torch.tensor(labels, dtype=torch.int64)
     found = sorted(set(labels), key=_natural) if names is None else names
     texts = tuple(map(str, found))

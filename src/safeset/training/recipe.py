@@ -11,8 +11,8 @@ from safeset.data.augmentation import Augmentation
 from safeset.data.dataset import Dataset
 from safeset.data.sources import SOURCES
 from safeset.errors import ArgumentError, expected, nearest
-from safeset.guarantees import Affinity, Guarantee, RelaxedTopK, Standard, parse
-from safeset.inputs import check_epsilon
+from safeset.guarantees import Affinity, Guarantee, RelaxedTopK, Standard, names_a_file, parse
+from safeset.inputs import check_epsilon, is_text
 from safeset.losses import LOSSES
 from safeset.margins import METHODS
 from safeset.models import list_models
@@ -23,6 +23,7 @@ OPTIMISERS = ("adam", "adamw", "sgd")
 OWN_GROUPS = "affinity:groups"  # the groups that the data set itself has
 OWN_DATA = "(given in Python)"
 LEAST_STEPS = 3000
+LARGEST_SIDE, MOST_SEEDS = 4096, 1000
 IMAGE_EPSILON, TABLE_EPSILON = 36 / 255, 0.05
 
 
@@ -40,11 +41,14 @@ class Data:
     seed: int | None = None  # acasxu, blobs2d
 
     def __post_init__(self) -> None:
+        if not is_text(self.source):
+            raise expected("`source` in UTF-8", repr(self.source), "Rename it.")
         for name, pair in (self.ranges or {}).items():
-            if len(pair) != 2 or not (-math.inf < pair[0] <= pair[1] < math.inf):
+            if len(pair) != 2 or not 0 <= pair[1] - pair[0] < math.inf:
                 raise expected("`ranges` to be pairs (least, largest)", f"{list(pair)} for {name!r}")
-        for name in ("size", "points"):
-            _at_least(1, name, getattr(self, name))
+        _between(1, LARGEST_SIDE, "size", self.size)
+        _at_least(1, "points", self.points)
+        _between(0, 2**31 - 1, "seed", self.seed)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -139,10 +143,10 @@ class Recipe:
         if self.model not in (None, "own"):
             _among("model", self.model, list_models())
         _among("precision", self.precision, PRECISIONS)
-        for name in ("epochs", "batch", "seeds"):
+        for name in ("epochs", "batch"):
             _at_least(1, name, getattr(self, name))
-        if not 0 <= self.seed < 2**31:
-            raise expected("`seed` to be a whole number in 0..2³¹ − 1", self.seed)
+        _between(0, 2**31 - 1, "seed", self.seed)
+        _between(1, MOST_SEEDS, "seeds", self.seeds)
 
     # -- TOML ---------------------------------------------------------------------------------------------------------
 
@@ -154,9 +158,8 @@ class Recipe:
         if isinstance(guarantee, Mapping):
             plain["guarantee"] = str(Affinity(*affinity.from_description(guarantee, folder=folder)))
         elif isinstance(guarantee, str) and guarantee != OWN_GROUPS:
-            kind, _, described = guarantee.partition(":")
-            if kind == "affinity" and folder is not None and not described.strip().startswith(("{", "[")):
-                guarantee = f"affinity:{folder / described.strip()}"
+            if folder is not None and names_a_file(guarantee):
+                guarantee = f"affinity:{folder / guarantee.partition(':')[2].strip()}"
             plain["guarantee"] = str(parse(guarantee))
         given = plain.get("data")
         if folder is not None and isinstance(given, Mapping) and isinstance(given.get("source"), str):
@@ -282,6 +285,11 @@ def _among(key: str, value: Any, choices: Any) -> None:
 def _at_least(least: int, key: str, value: int | None) -> None:
     if value is not None and value < least:
         raise expected(f"`{key}` to be a whole number ≥ {least}", value)
+
+
+def _between(least: int, most: int, key: str, value: int | None) -> None:
+    if value is not None and not least <= value <= most:
+        raise expected(f"`{key}` to be a whole number in {least}..{most}", value)
 
 
 def assembled(name: str | None, changes: Mapping[str, Any]) -> Recipe:

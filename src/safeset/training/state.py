@@ -101,7 +101,17 @@ class State:
         found = workers.decide(lambda: read_tensors(path) if path.exists() else None)
         if found is None:
             return Position()
-        tensors, metadata = found
+        try:
+            position = self._restored(*found, path, data)
+            _check(position, self)
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise SafesetError(
+                f"Expected a checkpoint of this training at {path}, but got something else "
+                f"({type(error).__name__}: {str(error)[:200]}). Train into another directory."
+            ) from None
+        return position
+
+    def _restored(self, tensors: dict[str, Tensor], metadata: dict[str, str], path: Path, data: str) -> Position:
         if metadata.get("version") != VERSION or "position" not in metadata:
             raise SafesetError(f"Expected a checkpoint of this version of safeset at {path}, but got something else.")
         if metadata.get("data") != data:
@@ -134,6 +144,19 @@ def make_optimiser(recipe: Optimiser, parameters: list[Tensor]) -> torch.optim.O
     on_gpu = parameters[0].is_cuda
     start = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
     return kind(parameters, lr=start, weight_decay=decay, fused=True, capturable=on_gpu)
+
+
+def _check(position: Position, state: State) -> None:
+    """Refuse what safeset does not write, before it is trained with."""
+    if not all(isinstance(each, int) and each >= 0 for each in (position.epoch, position.step)):
+        raise ValueError(f"epoch {position.epoch!r}, step {position.step!r}")
+    if not all(isinstance(each, float) for each in (position.seconds, *(position.losses or ()))):
+        raise ValueError("losses or seconds that are no numbers")
+    for parameter, remembered in state.optimiser.state.items():
+        for name, content in remembered.items():
+            if isinstance(content, Tensor) and content.numel() != 1 and content.shape != parameter.shape:
+                raise ValueError(f"{name} of another shape")
+    torch.Generator().set_state(state.random)  # type: ignore[arg-type]  # raises what it likes
 
 
 def _stacked(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

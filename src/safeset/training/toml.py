@@ -2,7 +2,6 @@
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -10,7 +9,9 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from safeset.errors import ArgumentError, expected, nearest
+from safeset.inputs import as_number
 from safeset.schedules import Schedule
+from safeset.texts import DEEPEST, parse_toml, read_text
 
 Value = TypeVar("Value")
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Mapping: "a table"}
@@ -68,7 +69,7 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
             return from_table(kind, value, where)  # type: ignore[arg-type]
         plain = get_origin(kind) or kind
         if plain is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            return as_number(value)
         if plain is tuple and isinstance(value, list):
             member = get_args(kind)[0]
             return tuple(_converted(member, each, f"{where}[{place}]") for place, each in enumerate(value))
@@ -145,8 +146,8 @@ def literal(text: str) -> Any:
     (3, True, '1e-3 -> 1e-6 after half')
     """
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, KeyError):
+        return parse_toml(f"value = {text}", "the value")["value"]
+    except ArgumentError:
         return text
 
 
@@ -156,12 +157,7 @@ def read_table(path: Path) -> dict[str, Any]:
     Raises:
         ArgumentError: if it cannot be read, or is no TOML.
     """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise expected(f"a recipe at {path}", (error.strerror or str(error)).lower()) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise expected(f"{path} to be TOML", f"this: {error}") from None
+    return parse_toml(read_text(path), str(path))
 
 
 def overridden(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +168,8 @@ def overridden(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
     """
     result = dict(table)
     for key, value in changes.items():
+        if key.count(".") >= DEEPEST:
+            raise expected(f"keys of at most {DEEPEST} parts", repr(key))
         head, _, rest = key.partition(".")
         if rest:
             inner = result.get(head, {})
