@@ -170,7 +170,7 @@ def _point(name: str, numbers: Tensor, form: _Form, *, as_bytes: bool = False) -
         got = f"numbers in {float(plain.min()):g}..{float(plain.max()):g}"
         return Point(name, None, str(expected(PIXELS, got, "Divide by 255, or give bytes (uint8).")))
     finite = bool(plain.isfinite().all())
-    return Point(name, plain if finite else None, "" if finite else "NaN or infinite numbers")
+    return Point(name, plain if finite else None, "" if finite else "numbers too large for float32")
 
 
 def _reason(error: Exception) -> str:
