@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from exact_network import evaluate, rational
 from nets import image_network, inputs
 from safeset import (
     CertifiedNet,
     RoundingWarning,
 )
 from safeset.lipschitz.upward import row_norms
+from safeset.rational import evaluate, rational
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.0, 2.0**40, -(2.0**70)])

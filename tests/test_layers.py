@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from exact_network import evaluate, rational, squared_norm
 from safeset import ArgumentError, ExactRule, LayerRule, UnsupportedLayerError, register_layer
 from safeset.freezing import freeze
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
 from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.rules import rule_of
 from safeset.lipschitz.upward import Up, row_norms
+from safeset.rational import evaluate, rational, squared_norm
 
 IMAGE = (4, 6, 5)
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
