@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import regions
-from exact_network import evaluate, rational
 from linear_truth import nearest_violation, random_network
 from region_truth import nearest_violations
 from safeset import CertifiedNet
 from safeset.layers import Abs, MinMax
 from safeset.margins import METHODS
 from safeset.net import FrozenNet
+from safeset.rational import evaluate, rational
 
 WINDOWS = [(a, b) for a in range(1, 4) for b in range(a, 4)]
 ACTIVATIONS = {

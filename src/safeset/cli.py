@@ -195,6 +195,34 @@ def _print_certificates(records: Iterator[dict[str, Any]], *, as_json: bool, as_
 
 
 @app.command()
+def audit(
+    run: RunPath,
+    points: Annotated[int | None, typer.Option(help="So many test points. Default: all.")] = None,
+    budget: Annotated[float, typer.Option(help="Minutes; what is not reached is said.")] = 5.0,
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file. Default: audit.json in the run.")] = None,
+    device: Device = None,
+) -> None:
+    """Attack every certificate, prove every bound anew, compare what is stored; 1 if anything is wrong."""
+    from safeset.audit import audit_run
+    from safeset.console_audit import show
+    from safeset.files import write_json
+    from safeset.runs import Run
+
+    target = out or Run(run).path / "audit.json"
+    if out is not None and not target.parent.is_dir():
+        raise expected("a directory for the JSON file", f"none at {target.parent}")
+    result = audit_run(Run(run), points=points, minutes=budget, source=data, device=device, progress=console.progress)
+    try:
+        write_json(target, result)
+    finally:
+        show(result)
+    console.out.print(f"\nWritten to {target}.")
+    if result["verdict"] == "failed":
+        raise typer.Exit(1)
+
+
+@app.command()
 def models() -> None:
     """The networks and the recipes that come with safeset."""
     from safeset.models import list_models

@@ -20,7 +20,7 @@ from safeset.evaluation import evaluate
 from safeset.inputs import as_device
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
-from safeset.provenance import provenance
+from safeset.provenance import provenance, weights_digest
 from safeset.runs import Run, load
 from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.workers import Workers
@@ -100,6 +100,7 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
         "dtype": "float64",
         "seconds": round(time.perf_counter() - started, 3),
         **provenance(next(net.parameters()).device),
+        "weights": weights_digest(net.network.state_dict()),
         "recipe": json.loads(json.dumps(recipe.table(), default=str)),
         "seed": recipe.seed,
     }

@@ -1,8 +1,11 @@
 """With what a number was made."""
 
+import hashlib
+import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,16 @@ def commit() -> str:
         return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Names, shapes and numbers of weights as a text that other weights do not have."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(json.dumps([name, list(tensor.shape), str(tensor.dtype)]).encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

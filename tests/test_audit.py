@@ -1,0 +1,176 @@
+"""The auditor: passes what is sound; fails false certificates, changed files and bounds that are too small."""
+
+import json
+import shutil
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from safeset import audit as auditing
+from safeset import certify_logits, train
+from safeset.audit import audit_run
+from safeset.constants import HeadConstants
+from safeset.data.embedded import digits
+from safeset.errors import ArgumentError
+from safeset.files import read_tensors, write_tensors
+from safeset.net import CertifiedNet
+from safeset.rational import evaluate as exactly
+from safeset.rational import rational
+from safeset.runs import Run, load
+from test_cli import safeset
+
+QUICK = {"points": 40, "minutes": 0.3, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    path = tmp_path_factory.mktemp("audit") / "run"
+    train({"data": {"source": "digits"}, "epochs": 12, "guarantee": "rt3", "epsilon": 0.3}, out=path, device="cpu")
+    return path
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    shutil.copytree(made, tmp_path / "run")
+    return Run(tmp_path / "run")
+
+
+def test_a_sound_run_passes(run):
+    result = audit_run(run, **QUICK)
+    assert result["verdict"] == "passed", result["reasons"]
+    assert result["violations"] == []
+    assert {check["what"]: check["verdict"] for check in result["checks"]} == {
+        "weights": "same",
+        "recipe": "same",
+        "class names": "same",
+        "bounds": "same",
+        "numbers": "same",
+    }
+    assert {line["verdict"] for line in result["bounds"]} == {"proved"}
+    assert result["attack"]["points"] > 20
+    assert result["attack"]["windows"] == result["attack"]["of_windows"] > 40
+    assert [row["factor"] for row in result["control"]] == [0.5, 0.25, 0.1]
+    assert all(row["broken"] and row["confirmed"] for row in result["control"])
+    tightness = result["tightness"]
+    assert tightness["below"] == 0
+    assert sum(tightness["counts"]) + tightness["none_found"] > 20
+    assert 1 <= tightness["median"] < 2
+    accuracy = result["accuracy"]
+    assert accuracy["vra"] <= accuracy["under_attack"] <= accuracy["clean"]
+    assert accuracy["attacked"] == accuracy["of"]
+    json.dumps(result, allow_nan=False)
+
+
+def certify_with(factor):
+    """A certifier whose constants are too small."""
+    whole = CertifiedNet.certify
+
+    def certify(self, x, *, method=None, **more):
+        found = whole(self, x, method=method, **more)
+        head = self.bounds().head
+        false = HeadConstants(head.rows, float(head.scale) * factor)
+        wrong = certify_logits(self.network(x.double()), false, self.epsilon, self.guarantee, method=method or "joint")
+        return replace(found, windows=wrong.windows)
+
+    return certify
+
+
+def test_false_certificates_are_found_confirmed_and_saved(run, monkeypatch):
+    monkeypatch.setattr(auditing.FrozenNet, "certify", certify_with(0.5))
+    result = audit_run(run, **QUICK)
+    assert result["verdict"] == "failed"
+    assert result["violations"]
+    net, test = load(run.path).frozen(), digits().test
+    for each in result["violations"][:2]:
+        assert each["exact"]
+        assert each["float64"]
+        saved = np.load(each["file"])
+        x, moved = torch.tensor(saved["x"]), torch.tensor(saved["violation"])
+        apart = sum(Fraction(value) ** 2 for value in (moved - x).flatten().tolist())
+        assert apart <= Fraction(each["radius"]) ** 2 * (1 + Fraction(1, 10**9))
+        before, after = (exactly(net.network, rational(point)) for point in (x, moved))
+        order = np.argsort([-float(value) for value in before])
+        for k in range(each["window"][0], each["window"][1] + 1):
+            assert min(after[order[:k]]) <= max(after[order[k:]])
+    assert any(torch.equal(x.float(), point) for point in test.inputs)
+
+
+def test_what_was_changed_is_told(run):
+    evaluation = json.loads(run.evaluation.read_text())
+    evaluation["rows"][0]["vra"] += 0.01
+    run.evaluation.write_text(json.dumps(evaluation))
+    bounds = json.loads(run.bounds.read_text())
+    bounds["layers"][0]["bound"] /= 2
+    run.bounds.write_text(json.dumps(bounds))
+    result = audit_run(run, **QUICK)
+    assert result["verdict"] == "failed"
+    assert result["reasons"] == ["bounds: different", "numbers: different"]
+
+
+def test_other_weights_than_were_evaluated_are_told(run):
+    tensors, metadata = read_tensors(run.model)
+    first = sorted(tensors)[0]
+    tensors[first] = tensors[first] * 1.001
+    write_tensors(run.model, tensors, metadata)
+    result = audit_run(run, **QUICK)
+    assert result["verdict"] == "failed"
+    assert "weights: different" in result["reasons"]
+
+
+def test_nothing_stored_is_no_mismatch_and_nothing_certified_is_inconclusive(run):
+    for path in (run.evaluation, run.bounds):
+        path.write_text("[1, 2")
+    run.recipe.write_text(run.recipe.read_text().replace("epsilon = 0.3", "epsilon = 300.0"))
+    result = audit_run(run, **QUICK)
+    assert {check["verdict"] for check in result["checks"]} == {"same", "not stored"}
+    assert result["control"][0]["broken"] == 0
+    assert result["verdict"] == "inconclusive"
+
+
+def test_an_attack_that_cannot_find_anything_is_inconclusive(run, monkeypatch):
+    monkeypatch.setattr(auditing, "attacked", blind(auditing.attacked))
+    result = audit_run(run, **QUICK)
+    assert result["verdict"] == "inconclusive"
+    assert result["reasons"] == ["the attack finds nothing in the positive control either"]
+
+
+def blind(attack):
+    def attacked(*arguments, **more):
+        found = attack(*arguments, **more)
+        return replace(found, broken=torch.zeros_like(found.broken))
+
+    return attacked
+
+
+def test_the_command_line(run):
+    output, _ = safeset("audit", "run", "--points", "30", "--budget", "0.3", cwd=run.path.parent)
+    assert "passed" in output
+    assert json.loads((run.path / "audit.json").read_text())["verdict"] == "passed"
+    run.evaluation.write_text(run.evaluation.read_text().replace('"vra": 0.', '"vra": 0.9'))
+    output, _ = safeset("audit", "run", "--points", "5", "--budget", "0.1", cwd=run.path.parent, code=1)
+    assert "failed: numbers: different" in output
+    for arguments, message in ((["--points", "0"], "a whole number ≥ 1"), (["--budget", "0"], "above 0")):
+        _, errors = safeset("audit", "run", *arguments, cwd=run.path.parent, code=1)
+        assert message in errors
+
+
+def test_bad_arguments(run):
+    with pytest.raises(ArgumentError, match="whole number"):
+        audit_run(run, points=0)
+    with pytest.raises(ArgumentError, match="minutes above 0"):
+        audit_run(run, minutes=float("nan"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["standard", "rt3", 'affinity:{"sets":[["3","5","8","9"],["1","4","7"]]}'])
+def test_every_certified_digit_is_attacked(tmp_path, guarantee):
+    train({"data": {"source": "digits"}, "epochs": 60, "guarantee": guarantee, "epsilon": 0.5}, out=tmp_path / "run")
+    result = audit_run(Run(tmp_path / "run"), minutes=20)
+    assert result["verdict"] == "passed", result["reasons"]
+    attack = result["attack"]
+    assert attack["windows"] == attack["of_windows"]
+    assert attack["points"] == attack["certified"] > 400
+    assert result["points"] == len(digits().test)
