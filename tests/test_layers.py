@@ -15,6 +15,7 @@ from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.rules import rule_of
 from safeset.lipschitz.upward import Up, row_norms
 from safeset.rational import evaluate, rational, squared_norm
+from safeset.reproofs import reproved
 
 IMAGE = (4, 6, 5)
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -134,6 +135,12 @@ def test_the_bound_of_linear_layers_is_attained(case):
         return
     _, frozen, bound = proved(layer, shape)
     assert torch.linalg.matrix_norm(jacobian(frozen, points(shape)[0]), 2).item() >= bound * (1 - 1e-8)
+
+
+def test_every_bound_is_proved_again(case):
+    layer, shape, _ = case
+    net, _, _ = proved(layer, shape)
+    assert {line.verdict for line in reproved(net.frozen())} == {"proved"}
 
 
 def test_the_frozen_layer_computes_the_same(case):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ from torch import nn
 from digits_net import trained
 from exact_norm import convolution_matrix
 from matrices import GEOMETRY, KINDS, SCALES, matrix_of_a_kind
-from safeset import CertifiedNet
-from safeset.integers import Deadline, convolution_gram, gram, incidences, positive
+from safeset import CertifiedNet, reproofs
+from safeset.integers import Deadline, Gram, convolution_gram, gram, incidences, positive
 from safeset.layers import ChannelAffine, MinMax, Residual
 from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
 from safeset.lipschitz.dense import spectral_bound
 from safeset.lipschitz.exact import exact_bound
 from safeset.net import FrozenNet
+from safeset.proof import Bounds
 from safeset.reproofs import power_method, reproved
 
 NEVER = Deadline(math.inf)
@@ -62,19 +64,39 @@ def is_positive(matrix):
     return True
 
 
-@settings(max_examples=500)
-@given(st.integers(1, 4), st.integers(0, 2**32), st.integers(1, 12), st.booleans())
+@settings(max_examples=1000)
+@given(st.integers(2, 5), st.integers(0, 2**32), st.integers(3, 30), st.booleans())
 def test_what_the_cholesky_factorisation_proves_is_true(side, seed, size, banded):
-    """Of small whole numbers, where what is cut off is large."""
+    """Of small whole numbers, where what is cut off is large, and just where the matrix ceases to be positive."""
     rng = np.random.default_rng(seed)
     half = rng.integers(-size, size + 1, (side, side))
-    products = half + half.T
+    products = half @ half.T
     if banded:
         products = np.triu(np.tril(products, 1), -1)
-    band = 1 if banded else side
-    for square in range(0, 40 * size, 5):
-        if positive(square, products.astype(object), band, NEVER):
+    top = math.ceil(np.linalg.eigvalsh(products)[-1])
+    for square in range(max(0, top - 30), top + 5):
+        if positive(square, products.astype(object), 1 if banded else side, NEVER):
             assert is_positive(square * np.eye(side, dtype=int) - products)
+
+
+def test_what_is_cut_off_is_counted():
+    """[[9, 8], [8, 5]] is not positive, but its pivots are: 9, and 5 − ⌊8/3⌋² = 1."""
+    assert not is_positive([[9, 8], [8, 5]])
+    assert not positive(9, np.array([[0, -8], [-8, 4]], dtype=object), 1, NEVER)
+    for exponent in (10, 40, 80):
+        unit = 2**exponent  # three rows that differ by what is cut off
+        close = np.array([[unit, unit - 1, 1], [unit - 1, unit, 1], [1, 1, unit]], dtype=object)
+        for square in range(2 * unit - 4, 2 * unit):
+            whole = square * np.eye(3, dtype=object) - close
+            assert is_positive(whole.tolist()) or not positive(square, close, 2, NEVER)
+
+
+def test_the_remainder_is_counted():
+    known = Gram(np.array([[10**40]], dtype=object), Fraction(1, 2), 10**15)  # ‖A‖ = 10²⁰
+    assert known.proves(Fraction(10**20 + 10**15 + 3, 2), NEVER)
+    assert not known.proves(Fraction(10**20 + 10**15 - 1, 2), NEVER)
+    assert known.refutation(Fraction(10**20 - 10**15 - 1, 2)) == Fraction(10**20 - 10**15, 2)
+    assert known.refutation(Fraction(10**20 - 10**15, 2)) is None
 
 
 def test_the_factorisation_is_not_timid():
@@ -94,10 +116,10 @@ def test_gram_matrices_are_exact_but_for_the_remainder(seed, kind, rows, columns
 
 
 def test_many_terms_do_not_round():
-    matrix = np.full((2, 10000), 1 - 2.0**-53)
-    matrix[1, ::2] *= -1
-    whole = 2**80 - 2**27  # 1 − 2⁻⁵³ in 80 bits
-    assert gram(matrix, NEVER).products.tolist() == [[10000 * whole**2, 0], [0, 10000 * whole**2]]
+    matrix = np.random.default_rng(0).uniform(0.5, 1, size=(2, 50000))
+    found = gram(matrix, NEVER)
+    whole = np.array([[int(Fraction(value) / found.unit) for value in row] for row in matrix.tolist()], dtype=object)
+    assert found.products.tolist() == whole.dot(whole.T).tolist()
 
 
 # -- dense layers -----------------------------------------------------------------------------------------------------
@@ -203,17 +225,19 @@ LAYERS = {
 def test_lies_about_layers_are_refuted(name, factor, monkeypatch):
     make, shape = LAYERS[name]
     net = frozen(make(), shape=shape)
+    monkeypatch.setattr(reproofs, "POWER_STEPS", 0)  # the refutation is not the power method's
     line = reproved(lying(monkeypatch, net, factor))[0]
     assert line.verdict == ("proved" if factor >= 1 else "refuted"), line
     if abs(factor) < 1:
         assert line.lower > line.bound
 
 
-def test_a_weight_that_changes_a_group_is_seen(monkeypatch):
+def test_the_last_group_counts_too(monkeypatch):
     """The bound of the first group alone."""
     layer = nn.Conv2d(2, 2, 1, groups=2, bias=False)
     layer.weight.data = torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
     net = frozen(layer, shape=(2, 2, 2))
+    monkeypatch.setattr(reproofs, "POWER_STEPS", 0)
     assert reproved(lying(monkeypatch, net, 0.75))[0].verdict == "refuted"
 
 
@@ -229,12 +253,12 @@ def test_the_product_counts_shortcuts(monkeypatch):
 
 def test_the_constants_of_pairs_are_those_of_the_head(monkeypatch):
     net = frozen(nn.Linear(4, 4), shape=(4,))
-    told = net.bounds()
-    rows = told.head.rows.clone()
-    rows[2, 0] *= 1 - 1e-12
-    low = replace(told, head=replace(told.head, rows=rows))
-    monkeypatch.setattr(FrozenNet, "bounds", lambda self: low)
-    assert {line.name: line.verdict for line in reproved(net)}["pairs"] == "refuted"
+    told = net.bounds().pairs
+    for j, i in permutations(range(3), 2):
+        low = told.clone()
+        low[j, i] *= 1 - 1e-12
+        monkeypatch.setattr(Bounds, "pairs", low)
+        assert {line.name: line.verdict for line in reproved(net)}["pairs"] == "refuted"
 
 
 def test_what_there_is_no_time_for_is_not_covered(net):

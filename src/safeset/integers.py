@@ -87,9 +87,8 @@ def positive(square: int, products: Integers, band: int, deadline: Deadline) -> 
 
     By a Cholesky factorisation in whole numbers of M = (square − δ)·I − G: with S_ij = M_ij − Σ_k<j L_ik L_jk, exactly,
     L_jj = ⌊√S_jj⌋ and L_ij = ⌊S_ij / L_jj⌋. So M = LLᵀ + E, 0 ≤ E_jj ≤ 2·L_jj and 0 ≤ E_ij < L_jj for i > j, and no
-    L_jj is above √square, or it gives up. With at most r other entries in a row, ‖E‖₂ ≤ ‖E‖_∞ ≤ (2 + r)·⌊√square⌋ = δ:
-    then square·I − G = LLᵀ + E + δ·I has no eigenvalue below 0. (δ is about 2⁻⁷⁰ of the square: L has 80 bits and
-    more.)
+    L_jj is above √square, or it gives up. With at most r other entries in a row ‖E‖₂ ≤ ‖E‖_∞ ≤ (2 + r)·⌊√square⌋ = δ:
+    square·I − G = LLᵀ + E + δ·I has no eigenvalue below 0. (δ is about 2⁻⁷⁰ of the square: L has 80 bits and more.)
     """
     side = len(products)
     allowance = (2 + min(side - 1, 2 * band)) * isqrt(square)
