@@ -205,7 +205,47 @@ def precisions(result: dict[str, Any], speed: dict[str, Any]) -> str:
     return markdown(["training in", *METHODS, "a step, ms", "of 10 seeds, ms"], rows)
 
 
+def audits(*results: dict[str, Any]) -> str:
+    """Audits of trained networks."""
+    rows = []
+    for result in results:
+        attack, accuracy = result["attack"], result["accuracy"]
+        covered = [line["verdict"] for line in result["bounds"]]
+        median = result["tightness"]["median"]
+        broken = ", ".join(f"{row['broken']} / {row['points']}" for row in result["control"])
+        rows.append(
+            [
+                f"{result['data']}, {result['guarantee']}, ε = {result['epsilon']:.3g}",
+                f"{attack['points']:,} / {attack['windows']:,}",
+                f"{attack['steps']:,}",
+                str(len(result["violations"])),
+                broken,
+                f"{median:.2f}" if median else "—",
+                f"{accuracy['vra']:.3f} to {accuracy['under_attack']:.3f}",
+                f"{covered.count('proved')} of {len(covered)}",
+            ]
+        )
+    factors = ", ".join(f"{row['factor']:g}" for row in results[0]["control"])
+    header = ["run", "points / windows attacked", "gradients", "violations", f"control: broken at {factors}"]
+    return markdown([*header, "nearest violation / radius", "VRA to accuracy under attack", "bounds proved anew"], rows)
+
+
+def regions(result: dict[str, Any]) -> str:
+    """Certified points as a share of the truly robust ones, network by network."""
+    rows = []
+    for name, network in result["networks"].items():
+        total = dict.fromkeys(METHODS, 0)
+        robust = false = 0
+        for row in network["rows"].values():
+            robust, false = robust + row["robust"], false + sum(row["false"].values())
+            total = {method: total[method] + row["certified"][method] for method in METHODS}
+        shares = [f"{total[method] / robust:.3f}" for method in METHODS]
+        rows.append([name, f"{network['points']:,}", f"{robust:,}", *shares, str(false)])
+    return markdown(["network", "points", "truly robust", *METHODS, "false"], rows)
+
+
 SECONDS = ("torus_seconds", "exact_seconds")
+AUDITS = ("digits-rt3", "cifar100-rt5", "eurosat-rt3")
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("README.md", "digits", "analyses/digits.json", digits),
     ("README.md", "summary", "benchmarks/head.json", summary),
@@ -221,6 +261,8 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "gpu-growth", "benchmarks/gpu.json", gpu_growth),
     ("docs/performance.md", "gpu-certified", "benchmarks/gpu.json", gpu_certified),
     ("docs/performance.md", "precisions", "analyses/precision.json benchmarks/gpu.json", precisions),
+    ("docs/reliability.md", "audits", " ".join(f"audits/{name}.json" for name in AUDITS), audits),
+    ("docs/reliability.md", "regions", "analyses/regions.json", regions),
     ("docs/performance.md", "growth", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", growth),
 ]
 

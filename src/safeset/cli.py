@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from safeset import __version__, console
+from safeset.cli_data import data_app
 from safeset.errors import SafesetError, expected
 
 app = typer.Typer(
@@ -22,7 +23,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Data sets: list them, look at them, download them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
@@ -236,56 +236,6 @@ def models() -> None:
 def version() -> None:
     """The version."""
     console.out.print(f"safeset {__version__}")
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """The data sets that safeset knows, and whether they are here."""
-    from safeset.data.sources import known
-
-    rows = [[name, where, about] for name, where, about in known()]
-    console.table("", ["name", "", "what"], rows, texts=3)
-
-
-@data_app.command("show")
-def data_show(
-    source: Annotated[str, typer.Argument(help="A name, a folder of class folders, .npz or .csv.")],
-    out: Annotated[Path | None, typer.Option(help="File for the picture. Default: NAME.png in the cache.")] = None,
-    size: Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")] = None,
-    label: Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
-) -> None:
-    """Counts by class, and a picture."""
-    if out is not None and out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
-        raise expected("a picture's file that ends in .png, .jpg or .webp", str(out))
-    from safeset.data.images import cache_folder
-    from safeset.data.picture import picture
-    from safeset.data.sources import load_data
-    from safeset.files import write_whole
-
-    options = {"size": size, "label": label, "skip_bad": skip_bad or None}
-    given = {name: value for name, value in options.items() if value is not None}
-    found = load_data(source, progress=console.progress, **given)
-    rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
-    console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
-    console.out.print(f"{len(found.train):,} training points, {len(found.test):,} test points, {found.classes} classes")
-    image = picture(found)
-    target = out or cache_folder() / f"{found.name}.png"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    content = io.BytesIO()
-    image.save(content, format={".png": "PNG", ".webp": "WEBP"}.get(target.suffix.lower(), "JPEG"))
-    write_whole(target, content.getvalue())
-    console.out.print(f"Picture: {target}")
-
-
-@data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="eurosat, cifar100 or tiny-imagenet.")]) -> None:
-    """Download a data set from its publisher: checked, and resumed where it was interrupted."""
-    from safeset.data.download import get
-
-    with console.transfer(name) as report:
-        path = get(name, progress=report)
-    console.out.print(f"{name} is in {path}.")
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:
