@@ -1,5 +1,6 @@
 """The commands about data sets: `safeset data list | show | get`."""
 
+import io
 from pathlib import Path
 from typing import Annotated
 
