@@ -212,7 +212,7 @@ def audits(*results: dict[str, Any]) -> str:
         attack, accuracy = result["attack"], result["accuracy"]
         covered = [line["verdict"] for line in result["bounds"]]
         median = result["tightness"]["median"]
-        broken = ", ".join(f"{row['broken']} / {row['points']}" for row in result["control"])
+        broken = ", ".join(f"{row['broken']} / {row.get('windows', row.get('points'))}" for row in result["control"])
         rows.append(
             [
                 f"{result['data']}, {result['guarantee']}, ε = {result['epsilon']:.3g}",

@@ -1,7 +1,9 @@
 """The auditor: passes what is sound; fails false certificates, changed files and bounds that are too small."""
 
 import json
+import os
 import shutil
+import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -9,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from safeset import audit as auditing
+from safeset import auditor as auditing
 from safeset import certify_logits, train
 from safeset.audit import audit_run
 from safeset.constants import HeadConstants
+from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.errors import ArgumentError
 from safeset.files import read_tensors, write_tensors
@@ -55,7 +58,7 @@ def test_a_sound_run_passes(run):
     assert [row["factor"] for row in result["control"]] == [0.5, 0.25, 0.1]
     assert all(row["broken"] and row["confirmed"] for row in result["control"])
     tightness = result["tightness"]
-    assert tightness["below"] == 0
+    assert result["attack"]["unconfirmed"] == 0
     assert sum(tightness["counts"]) + tightness["none_found"] > 20
     assert 1 <= tightness["median"] < 2
     accuracy = result["accuracy"]
@@ -98,9 +101,89 @@ def test_false_certificates_are_found_confirmed_and_saved(run, monkeypatch):
     assert any(torch.equal(x.float(), point) for point in test.inputs)
 
 
+@pytest.mark.parametrize("factor", [1.00005, 1.5])
+def test_radii_that_are_a_little_too_large_are_found(run, monkeypatch, factor):
+    """Also between 0.9999 of a radius and the radius, in a network where the true radius is known: a linear one."""
+    network = torch.nn.Linear(2, 4).double()
+    net = CertifiedNet(network, input_shape=(2,), guarantee="rt2", epsilon=1e-6).frozen()
+    whole = CertifiedNet.certify
+
+    def certify(self, x, **more):
+        found = whole(self, x, **more)
+        return replace(found, windows=found.windows * factor)
+
+    monkeypatch.setattr(auditing.FrozenNet, "certify", certify)
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    split = Split(x, torch.zeros(20, dtype=torch.int64))
+    auditor = auditing.Auditor(net, split, auditing.Clock(time.perf_counter(), 60))
+    found = auditor.attack(run.path / "violations", None)
+    assert found["violations"]
+    assert all(each["exact"] for each in found["violations"])
+
+
+def test_every_window_is_attacked_also_the_narrow_ones(run, monkeypatch):
+    whole = CertifiedNet.certify
+
+    def certify(self, x, **more):
+        found = whole(self, x, **more)
+        windows = found.windows.clone()
+        windows[:, 0, 0] = 0.999999 * windows[:, 0].amax(dim=1)  # the widest of those that start there
+        return replace(found, windows=windows)
+
+    monkeypatch.setattr(auditing.FrozenNet, "certify", certify)
+    result = audit_run(run, **{**QUICK, "minutes": 1.0})
+    assert result["verdict"] == "failed"
+    assert {tuple(each["window"]) for each in result["violations"]} == {(1, 1)}
+
+
+def test_points_far_from_zero_do_not_hide_violations(monkeypatch, tmp_path):
+    torch.manual_seed(0)
+    net = CertifiedNet(torch.nn.Linear(2, 4).double(), input_shape=(2,), guarantee="rt2", epsilon=1e-6).frozen()
+    x = 1e7 + torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
+    auditor = auditing.Auditor(net, Split(x, torch.zeros(20).long()), auditing.Clock(time.perf_counter(), 60))
+    assert all(row["confirmed"] for row in auditor.control())
+
+
+def test_what_is_no_evaluation_is_told(run):
+    for text in ("garbage", "[1]", json.dumps({**json.loads(run.evaluation.read_text()), "rows": []})):
+        run.evaluation.write_text(text)
+        result = audit_run(run, points=2, minutes=0.1, device="cpu")
+        assert result["verdict"] == "failed", text
+    run.evaluation.unlink()
+    os.mkfifo(run.evaluation)  # not waited for
+    assert "evaluation.json: different" in audit_run(run, points=2, minutes=0.1, device="cpu")["reasons"]
+
+
+def test_little_time_is_no_pass(run):
+    result = audit_run(run, minutes=0.001, device="cpu")
+    assert result["verdict"] == "inconclusive"
+    assert "no time to prove all bounds anew" in result["reasons"]
+
+
+def test_violations_are_not_written_through_links(run, monkeypatch, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (run.path / "violations").mkdir()
+    (run.path / "violations" / "0.npz").symlink_to(precious)
+    monkeypatch.setattr(auditing.FrozenNet, "certify", certify_with(0.5))
+    assert audit_run(run, **QUICK)["verdict"] == "failed"
+    assert precious.read_text() == "precious"
+    shutil.rmtree(run.path / "violations")
+    (run.path / "violations").write_text("a file")
+    found = audit_run(run, **QUICK)["violations"]
+    assert found[0]["file"].startswith("not saved")
+
+
+def test_top_k_under_attack_counts_only_its_own_k(made):
+    net = CertifiedNet(load(made).network, input_shape=(1, 8, 8), guarantee="top3", epsilon=0.3).frozen()
+    split = digits().test[torch.arange(40)]
+    accuracy = auditing.Auditor(net, split, auditing.Clock(time.perf_counter(), 60)).accuracy()
+    assert accuracy["vra"] <= accuracy["under_attack"] < 0.95 * accuracy["clean"]
+
+
 def test_what_was_changed_is_told(run):
     evaluation = json.loads(run.evaluation.read_text())
-    evaluation["rows"][0]["vra"] += 0.01
+    evaluation["rows"][0]["core_size"] += 0.01
     run.evaluation.write_text(json.dumps(evaluation))
     bounds = json.loads(run.bounds.read_text())
     bounds["layers"][0]["bound"] /= 2
@@ -120,14 +203,15 @@ def test_other_weights_than_were_evaluated_are_told(run):
     assert "weights: different" in result["reasons"]
 
 
-def test_nothing_stored_is_no_mismatch_and_nothing_certified_is_inconclusive(run):
-    for path in (run.evaluation, run.bounds):
-        path.write_text("[1, 2")
+def test_nothing_stored_is_no_mismatch(run):
+    run.evaluation.unlink()
+    run.bounds.unlink()
     run.recipe.write_text(run.recipe.read_text().replace("epsilon = 0.3", "epsilon = 300.0"))
     result = audit_run(run, **QUICK)
     assert {check["verdict"] for check in result["checks"]} == {"same", "not stored"}
-    assert result["control"][0]["broken"] == 0
-    assert result["verdict"] == "inconclusive"
+    assert "weights: not stored" in result["notes"]
+    assert result["attack"]["of_answers"] == 0
+    assert result["verdict"] == "passed"  # no answer is certified at this ε, but radii are, and hold
 
 
 def test_an_attack_that_cannot_find_anything_is_inconclusive(run, monkeypatch):
@@ -140,7 +224,9 @@ def test_an_attack_that_cannot_find_anything_is_inconclusive(run, monkeypatch):
 def blind(attack):
     def attacked(*arguments, **more):
         found = attack(*arguments, **more)
-        return replace(found, broken=torch.zeros_like(found.broken))
+        return replace(
+            found, broken=torch.zeros_like(found.broken), distance=torch.full_like(found.distance, torch.inf)
+        )
 
     return attacked
 

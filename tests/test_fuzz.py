@@ -5,6 +5,7 @@ Each is tried on random bytes, and on good files that were spoilt: cut, repeated
 
 import io
 import json
+import os
 import signal
 import struct
 import warnings
@@ -209,7 +210,10 @@ def points(path, ranges=None):
     for point in found:
         assert bool(point.problem) == (point.x is None)
         assert point.x is None or (point.x.shape == (2,) and point.x.isfinite().all())
-    standard = io.BytesIO(path.read_bytes())
+    content = path.read_bytes()
+    if any(os.path.isdir(line.strip()) for line in content.decode(errors="replace").splitlines() if line.strip()):
+        return  # the name of a folder, of which all images would be meant
+    standard = io.BytesIO(content)
     told(lambda: list(read_points(["-"], input_shape=(2,), units="cm", ranges=ranges, stdin=standard)))
 
 

@@ -201,9 +201,10 @@ def test_workers_that_are_stopped_or_lost_go_on_where_they_were(undisturbed, tmp
     def epochs():
         return len(metrics.read_text().splitlines()) if metrics.exists() else 0
 
-    def wait_for(count):
+    def wait_for(count, job):
         deadline = time.monotonic() + 120
         while epochs() < count:
+            assert job.poll() is None, job.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
@@ -219,25 +220,26 @@ def test_workers_that_are_stopped_or_lost_go_on_where_they_were(undisturbed, tmp
         return b"safeset" in Path(f"/proc/{process}/cmdline").read_bytes()
 
     command = ["-m", "safeset", "train", *TRAINING, "--out", "two"]
-    stopped = torchrun(*command, cwd=tmp_path)
-    wait_for(2)
+    stopped = torchrun(*command, cwd=tmp_path, restarts=1)
+    wait_for(2, stopped)
+    kill(stopped, 0)  # all start anew, and go on where they were, without --resume: it is their own run
+    wait_for(epochs() + 2, stopped)
     stopped.send_signal(signal.SIGTERM)
     _, errors = ended(stopped, code=1)
     assert errors.count("All is saved; continue with: safeset train --resume --out two") == 1
 
     before = epochs()
     lost = torchrun(*command, "--resume", cwd=tmp_path)
-    wait_for(before + 2)
+    wait_for(before + 2, lost)
     kill(lost, 1)
     _, errors = ended(lost, code=1)
     assert "worker 0: Expected an answer from all 2 workers, but got none from one" in errors
     assert Run(tmp_path / "two").checkpoint.exists()
 
-    before = epochs()
-    again = torchrun(*command, "--resume", cwd=tmp_path, restarts=1)
-    wait_for(before + 2)
-    kill(again, 0)
-    output, _ = ended(again)
+    refused = torchrun(*command, cwd=tmp_path, restarts=1)  # nor does a restart make another's run theirs
+    _, errors = ended(refused, code=1)
+    assert errors.count("Expected a new directory for the run, but got two") == 2
+    output, _ = ended(torchrun(*command, "--resume", cwd=tmp_path))
     assert "The run is two" in output
     kept, wanted = (load_file(Run(path / "two").model) for path in (tmp_path, undisturbed))
     assert all(torch.equal(kept[name], wanted[name]) for name in wanted)

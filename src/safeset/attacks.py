@@ -4,6 +4,7 @@ A window [a, b] of a point x is broken at x' if every k in a..b is: some class o
 as some class of F^k(x). All gradients are float64; nothing here proves anything.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,6 +59,7 @@ class Found:
         inside: (n, …) where the window is nearest to being broken within the radius.
         margin: (n,) how far from broken it is there: ≤ 0 is broken.
         distance: (n,) distance of the nearest violation found, also beyond the radius; ∞ if none.
+        nearest: (n, …) that violation; x if there is none.
         steps: gradients taken, over all rows.
     """
 
@@ -65,6 +67,7 @@ class Found:
     inside: Tensor
     margin: Tensor
     distance: Tensor
+    nearest: Tensor
     steps: int
 
 
@@ -172,6 +175,9 @@ def attacked(function: Logits, rows: Tensor, windows: Windows, *, seed: int = 0,
         seed: of the random starts.
         targets: how many chains for each window.
     """
+    # x + z is rounded: a little less than the radius keeps it inside.
+    rounding = 2.0**-52 * math.sqrt(windows.x[0].numel()) * windows.x.flatten(1).abs().amax(dim=1)
+    windows = replace(windows, radius=(windows.radius * (1 - 1e-10) - rounding).clamp(min=0))
     with torch.no_grad():
         aims = chains(function(windows.x), rows, windows, targets)  # (n, targets, 2, 2)
     many = windows.repeated(aims.shape[1])
@@ -195,8 +201,10 @@ def attacked(function: Logits, rows: Tensor, windows: Windows, *, seed: int = 0,
         best = margin.view(len(windows), -1).argmin(dim=1)
         found.see(function, z.view(len(windows), -1, *windows.x.shape[1:])[torch.arange(len(windows)), best])
     steps = len(windows) * (2 * (together - 1) * STEPS_NEAR + together * RESTARTS * STEPS_DOWN)
-    nearest_of_all = torch.minimum(nearest.values, found.distance)
-    return Found(found.margin <= 0, windows.x + found.z, found.margin, nearest_of_all, steps)
+    beyond = nearest.values < found.distance
+    distance = torch.where(beyond, nearest.values, found.distance)
+    place = torch.where(_column(beyond, chosen), chosen, found.z.where(_column(found.margin <= 0, found.z), 0.0))
+    return Found(found.margin <= 0, windows.x + found.z, found.margin, distance, windows.x + place, steps)
 
 
 class _Best:
@@ -216,8 +224,8 @@ class _Best:
         better = margin < self.margin
         self.z = torch.where(_column(better, z), z, self.z)
         self.margin = torch.where(better, margin, self.margin)
-        length = z.flatten(1).norm(dim=1)
-        self.distance = torch.where(margin <= 0, torch.minimum(length, self.distance), self.distance)
+        length = self.z.flatten(1).norm(dim=1)
+        self.distance = torch.where(self.margin <= 0, length, torch.inf)
 
 
 def _nearest(function: Logits, windows: Windows, aims: Tensor) -> tuple[Tensor, Tensor]:
@@ -280,7 +288,7 @@ def _differences(function: Logits, x: Tensor, aims: Tensor) -> tuple[list[Tensor
 def _inside(z: Tensor, radius: Tensor) -> Tensor:
     """Perturbations, shortened to just within the radius where they are longer."""
     norm = z.flatten(1).norm(dim=1).clamp(min=torch.finfo(z.dtype).tiny)
-    return z * _column((radius * (1 - 1e-10) / norm).clamp(max=1.0), z)
+    return z * _column((radius / norm).clamp(max=1.0), z)
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from safeset import __version__, console
+from safeset.cli_checks import audit, reproduce
 from safeset.cli_data import data_app
+from safeset.cli_options import Changes, Device, GuaranteeText, RunPath, changes
 from safeset.errors import SafesetError, expected
 
 app = typer.Typer(
@@ -24,10 +26,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
-
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
-GuaranteeText = Annotated[str | None, typer.Option(help="standard, top3, rt3, affinity:FILE.toml or affinity:groups.")]
 
 
 @app.command()
@@ -51,10 +49,7 @@ def train(
         bool,
         typer.Option("--validation", help="Hold out a tenth of the training data to evaluate on: for choices."),
     ] = False,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe: loss.margins=floating."),
-    ] = None,
+    change: Changes = None,
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Between two checkpoints.")] = 5.0,
     device: Device = None,
 ) -> None:
@@ -74,7 +69,7 @@ def train(
         "data.skip_bad": skip_bad or None,
         "validation": validation or None,
     }
-    given = {key: value for key, value in flags.items() if value is not None} | _changes(change or [])
+    given = {key: value for key, value in flags.items() if value is not None} | changes(change or [])
     from safeset.cards import name_for
     from safeset.runs import Run
     from safeset.training.memory import keep_freed_memory
@@ -194,32 +189,8 @@ def _print_certificates(records: Iterator[dict[str, Any]], *, as_json: bool, as_
     return bad
 
 
-@app.command()
-def audit(
-    run: RunPath,
-    points: Annotated[int | None, typer.Option(help="So many test points. Default: all.")] = None,
-    budget: Annotated[float, typer.Option(help="Minutes; what is not reached is said.")] = 5.0,
-    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file. Default: audit.json in the run.")] = None,
-    device: Device = None,
-) -> None:
-    """Attack every certificate, prove every bound anew, compare what is stored; 1 if anything is wrong."""
-    from safeset.audit import audit_run
-    from safeset.console_audit import show
-    from safeset.files import write_json
-    from safeset.runs import Run
-
-    target = out or Run(run).path / "audit.json"
-    if out is not None and not target.parent.is_dir():
-        raise expected("a directory for the JSON file", f"none at {target.parent}")
-    result = audit_run(Run(run), points=points, minutes=budget, source=data, device=device, progress=console.progress)
-    try:
-        write_json(target, result)
-    finally:
-        show(result)
-    console.out.print(f"\nWritten to {target}.")
-    if result["verdict"] == "failed":
-        raise typer.Exit(1)
+app.command()(audit)
+app.command()(reproduce)
 
 
 @app.command()
@@ -236,19 +207,6 @@ def models() -> None:
 def version() -> None:
     """The version."""
     console.out.print(f"safeset {__version__}")
-
-
-def _changes(texts: list[str]) -> dict[str, Any]:
-    """KEY=VALUE texts as keys and values."""
-    from safeset.training.toml import literal
-
-    changes = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not sign or not key.strip():
-            raise expected("--set KEY=VALUE", repr(text))
-        changes[key.strip()] = literal(value.strip())
-    return changes
 
 
 def _numbers(text: str) -> list[float]:

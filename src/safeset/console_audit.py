@@ -8,7 +8,7 @@ from safeset.console import out, table
 
 def show(result: dict[str, Any]) -> None:
     """Print an audit: what was compared, proved and attacked, and the verdict."""
-    rows = [[check["what"], check["verdict"], check["said"]] for check in result["checks"]]
+    rows = [[check["what"], check["verdict"], check["said"][:120]] for check in result["checks"]]
     table("Stored, and found anew", ["", "", ""], rows, texts=3)
     rows = [
         [line["name"], line["type"], line["method"], line["verdict"], f"{line['bound']:.6g}", _above(line)]
@@ -23,11 +23,11 @@ def show(result: dict[str, Any]) -> None:
     out.print(f"\nAttack on {about}, ε = {result['epsilon']:.4g}: {points}, {windows}", style="bold")
     _histogram(result["tightness"])
     rows = [
-        [f"{row['factor']:g}", f"{row['points']:,}", f"{row['broken']:,}", "yes" if row["confirmed"] else "no"]
+        [f"{row['factor']:g}", f"{row['windows']:,}", f"{row['broken']:,}", "yes" if row["confirmed"] else "no"]
         for row in result["control"]
     ]
     out.print()
-    header = ["constants times", "points", "broken", "confirmed exactly"]
+    header = ["constants times", "windows", "broken", "confirmed exactly"]
     table("The same attack, where it must succeed", header, rows, texts=0)
     accuracy = result["accuracy"]
     out.print(
@@ -37,6 +37,8 @@ def show(result: dict[str, Any]) -> None:
     for each in result["violations"][:5]:
         where = "in exact arithmetic" if each["exact"] else "in float64"
         out.print(f"VIOLATION {where}: point {each['point']}, k in {each['window']}, {each['file']}", style="red")
+    for note in result["notes"]:
+        out.print(note)
     told = f": {'; '.join(result['reasons'])}" if result["reasons"] else ""
     style = {"passed": "green", "failed": "red"}.get(result["verdict"], "yellow")
     out.print(f"{result['verdict']}{told}", style=f"bold {style}")

@@ -100,6 +100,7 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
         "dtype": "float64",
         "seconds": round(time.perf_counter() - started, 3),
         **provenance(next(net.parameters()).device),
+        "test": points.test.digest(),
         "weights": weights_digest(net.network.state_dict()),
         "recipe": json.loads(json.dumps(recipe.table(), default=str)),
         "seed": recipe.seed,

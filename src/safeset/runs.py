@@ -24,6 +24,7 @@ from safeset.net import CertifiedNet
 from safeset.training import toml
 from safeset.training.recipe import Recipe
 from safeset.training.watch import Watch
+from safeset.workers import starter
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,18 @@ class Run:
                 left.unlink(missing_ok=True)
             with suppress(OSError):  # the number is a courtesy
                 os.ftruncate(handle, 0)
-                os.write(handle, f"{os.getpid()}\n".encode())
+                os.write(handle, f"{os.getpid()}\n{starter()}\n".encode())
             yield
         finally:
             os.close(handle)
+
+    @property
+    def ours(self) -> bool:
+        """Whether what started this process started the last one too that had this directory to itself."""
+        try:
+            return (self.path / ".lock").read_text(errors="replace").splitlines()[1:2] == [starter()]
+        except OSError:
+            return False
 
     def append(self, record: dict[str, Any], watch: Watch) -> None:
         """Add a line to metrics.jsonl; one that cannot be written is told."""

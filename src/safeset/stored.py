@@ -2,16 +2,18 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 from safeset.data.dataset import Dataset
-from safeset.errors import SafesetError
+from safeset.errors import ArgumentError, SafesetError
 from safeset.evaluation import evaluate
-from safeset.guarantees import as_guarantee
+from safeset.guarantees import as_guarantee, names_a_file
 from safeset.jobs import plain
 from safeset.net import FrozenNet
 from safeset.provenance import weights_digest
 from safeset.runs import Run, load
+from safeset.texts import parse_json, read_text
 
 SAME, DIFFERENT, UNKNOWN = "same", "different", "not stored"
 
@@ -27,14 +29,17 @@ def stored_checks(run: Run, net: FrozenNet, data: Dataset, *, own_data: bool = T
     """
     recipe = run.read_recipe()
     evaluation, bounds = _read(run.evaluation), _read(run.bounds)
+    unreadable = [name for name, found in (("evaluation.json", evaluation), ("bounds.json", bounds)) if found is None]
+    evaluation, bounds = evaluation or {}, bounds or {}
     weights = weights_digest(load(run.path).network.state_dict())
     checks = [
+        *({"what": name, "verdict": DIFFERENT, "said": "it is not what safeset writes"} for name in unreadable),
         _check("weights", evaluation.get("weights"), weights),
         _check("recipe", evaluation.get("recipe"), json.loads(json.dumps(recipe.table(), default=str))),
         _check("class names", list(recipe.task.class_names if recipe.task else ()), list(data.class_names)),
         _check("bounds", *_bounds(bounds, net)),
     ]
-    if own_data and evaluation.get("data") == data.name and isinstance(evaluation.get("rows"), list):
+    if own_data and evaluation.get("test") == data.test.digest():
         checks.append(_check("numbers", *_numbers(evaluation, net, data)))
     else:
         checks.append({"what": "numbers", "verdict": UNKNOWN, "said": "no evaluation of this data is stored"})
@@ -42,33 +47,64 @@ def stored_checks(run: Run, net: FrozenNet, data: Dataset, *, own_data: bool = T
 
 
 def _numbers(evaluation: dict[str, Any], net: FrozenNet, data: Dataset) -> tuple[Any, Any]:
-    """The rows of a stored evaluation, and the same rows evaluated anew."""
-    names = ("method", "epsilon", "vra", "rejection_rate", "accuracy", "points")
+    """The rows of a stored evaluation, and the same rows evaluated anew; where they agree, the latter twice.
+
+    On another device than theirs a few points at the edge may differ.
+    """
+    names = ("points", "vra", "rejection_rate", "accuracy", "core_size", "set_size")
     try:
-        rows = [[row[name] for name in names] for row in evaluation["rows"]]
-        methods = list(dict.fromkeys(row[0] for row in rows))
-        epsilons = list(dict.fromkeys(row[1] for row in rows))
-        guarantee = as_guarantee(evaluation["guarantee"])
-        found = evaluate(net, data.test, epsilons=epsilons, methods=methods, guarantee=guarantee)
+        keys = [(row["method"], row["epsilon"]) for row in evaluation["rows"]]
+        stored = [[row[name] for name in names] for row in evaluation["rows"]]
+        if names_a_file(evaluation["guarantee"]) or not stored or evaluation["points"] != len(data.test):
+            return "other rows", "rows of an evaluation"
+        rows = evaluate(
+            net,
+            data.test,
+            epsilons=list(dict.fromkeys(epsilon for _, epsilon in keys)),
+            methods=list(dict.fromkeys(method for method, _ in keys)),
+            guarantee=as_guarantee(evaluation["guarantee"]),
+        )
+        found = {(row["method"], row["epsilon"]): [plain(row[name]) for name in names] for row in rows}
+        fresh = [found[key] for key in keys]
+        room = 0.0 if _device(evaluation) == _device_of(net) else 2e-3
+        agree = all(
+            one == two or (room and None not in (one, two) and math.isclose(one, two, rel_tol=room, abs_tol=room))
+            for before, now in zip(stored, fresh, strict=True)
+            for one, two in zip(before, now, strict=True)
+        )
     except (KeyError, TypeError, ValueError, SafesetError) as error:
         return f"{type(error).__name__}: {error}", "rows of an evaluation"
-    return rows, [[plain(row[name]) for name in names] for row in found]
+    return (fresh if agree else stored), fresh
 
 
 def _bounds(stored: dict[str, Any], net: FrozenNet) -> tuple[Any, Any]:
-    """Stored bounds, and those proved now; where they agree to a millionth, the latter twice."""
-    proved = [(line.name, line.bound) for line in net.bounds().layers]
+    """Stored bounds, and those proved now; where they agree, the latter twice.
+
+    To a millionth on the device where they were proved; others may prove convolutions by tori, which give away more.
+    """
+    bounds = net.bounds()
+    proved = [*((line.name, line.bound) for line in bounds.layers), ("", float(bounds.head.scale))]
     if not stored:
         return None, proved
     try:
-        lines = [[line["name"], float(line["bound"])] for line in stored["layers"]]
-        agree = len(lines) == len(proved) and all(
-            one[0] == two[0] and math.isclose(one[1], two[1], rel_tol=1e-6)
-            for one, two in zip(lines, proved, strict=True)
+        lines = [(str(line["name"]), float(line["bound"])) for line in stored["layers"]]
+        lines.append(("", float(stored["before_the_head"])))
+        room = 1e-6 if _device(stored) == _device_of(net) else 0.05
+        agree = [name for name, _ in lines] == [name for name, _ in proved] and all(
+            math.isclose(one, two, rel_tol=room) for (_, one), (_, two) in zip(lines, proved, strict=True)
         )
     except (KeyError, TypeError, ValueError):
         return "no bounds", proved
     return (proved if agree else lines), proved
+
+
+def _device(stored: dict[str, Any]) -> str:
+    """The kind of device that something stored was made on."""
+    return str(stored.get("device")).partition(" ")[0]
+
+
+def _device_of(net: FrozenNet) -> str:
+    return next(net.parameters()).device.type
 
 
 def _check(what: str, stored: Any, found: Any) -> dict[str, str]:
@@ -79,9 +115,12 @@ def _check(what: str, stored: Any, found: Any) -> dict[str, str]:
     return {"what": what, "verdict": DIFFERENT, "said": f"stored {str(stored)[:200]}, found {str(found)[:200]}"}
 
 
-def _read(path: Any) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
+def _read(path: Path) -> dict[str, Any] | None:
+    """What a JSON file holds: nothing if there is none, None if it holds something else."""
+    if not path.exists() and not path.is_symlink():
         return {}
-    return found if isinstance(found, dict) else {}
+    try:
+        found = parse_json(read_text(path), str(path))
+    except ArgumentError:
+        return None
+    return found if isinstance(found, dict) else None

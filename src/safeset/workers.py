@@ -1,6 +1,7 @@
 """The processes that share a job, as torchrun starts them; without it, one process is all of them."""
 
 import os
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.rendezvous import rendezvous
 
 from safeset.errors import SafesetError, expected
 from safeset.inputs import as_device
@@ -100,7 +100,7 @@ class Workers:
         if self.first:
             try:
                 outcome[0] = function()
-            except SafesetError as error:
+            except (SafesetError, OSError) as error:
                 self._tell([None, str(error)])
                 raise
         outcome = self._tell(outcome)
@@ -155,6 +155,8 @@ def joined(device: str | None = None) -> Iterator[Workers]:
             remedy = "Start as many workers on a machine as it has GPUs, or add --device cpu."
             raise expected("a GPU for each worker", got, remedy)
         torch.cuda.set_device(local)
+    from torch.distributed.rendezvous import rendezvous  # not in every build of torch
+
     store, rank, count = next(rendezvous("env://"))
     # After a restart torchrun's store may still hold where the lost workers could be reached: each attempt has its own.
     store = dist.PrefixStore(f"attempt {attempt()}", store)  # type: ignore[attr-defined]
@@ -162,6 +164,11 @@ def joined(device: str | None = None) -> Iterator[Workers]:
     dist.init_process_group(backend, store=store, rank=rank, world_size=count)
     yield Workers.here()
     dist.destroy_process_group()  # only where all went well: else others may not answer
+
+
+def starter() -> str:
+    """What started this process, as long as it lives: torchrun on this machine is the same after a restart."""
+    return f"{platform.node()} {os.getppid()}"
 
 
 def attempt() -> int:
@@ -178,5 +185,5 @@ def _answers(count: int) -> Iterator[None]:
         reason = str(error).strip().partition("\n")[0][:200]
         raise LostWorkerError(
             f"Expected an answer from all {count} workers, but got none from one: it has ended, or cannot be reached "
-            f"({reason}). What was saved is kept; with --max-restarts torchrun goes on by itself, else add --resume."
+            f"({reason}). What a training has saved is kept: torchrun --max-restarts goes on, else add --resume."
         ) from None

@@ -143,9 +143,11 @@ class Engine:
         graph = torch.cuda.CUDAGraph()
         warn = torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch
         warn(False)  # the branches of a step meet in the gradients of the parameters: on purpose
-        with torch.cuda.graph(graph):
-            self._step()
-        warn(True)
+        try:
+            with torch.cuda.graph(graph):
+                self._step()
+        finally:
+            warn(True)
         with torch.no_grad():
             known = {id(tensor) for tensor in before}
             for tensor in self.state.tensors():

@@ -123,14 +123,13 @@ def check_same(stored: Recipe, wanted: Recipe) -> None:
 
 def _ended(run: Run, fitted: Recipe, resume: bool, held: ExitStack) -> bool:
     """Take the run's directory until ``held`` is closed; whether a training to continue has ended in it already."""
-    resume_anew = resume or attempt() > 0
-    _check_free(run, resume_anew)
+    resume = resume or (attempt() > 0 and run.ours)  # a restart continues what this very job began
+    _check_free(run, resume)
     held.enter_context(run.locked())
-    _check_free(run, resume_anew)  # again: another may have come first
-    if run.recipe.exists() and resume_anew:
+    _check_free(run, resume)  # again: another may have come first
+    if run.recipe.exists() and resume:
         check_same(run.read_recipe(), fitted)
         if run.done:
-            _check_free(run, resume)  # a restart does not make another's run ours
             return True
     with _written(run):
         write_whole(run.recipe, fitted.text())

@@ -1,0 +1,72 @@
+"""The commands that check: an audit of a run, and the paper's table anew."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from safeset import console
+from safeset.cli_options import Changes, Device, RunPath, changes
+from safeset.errors import expected
+
+
+def audit(
+    run: RunPath,
+    points: Annotated[int | None, typer.Option(help="So many test points. Default: all.")] = None,
+    budget: Annotated[float, typer.Option(help="Minutes; what is not reached is said.")] = 5.0,
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file. Default: audit.json in the run.")] = None,
+    device: Device = None,
+) -> None:
+    """Attack every certificate, prove every bound anew, compare what is stored; 1 if anything is wrong."""
+    from safeset.audit import audit_run
+    from safeset.console_audit import show
+    from safeset.files import write_json
+    from safeset.runs import Run
+
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise expected("one process for an audit", f"{os.environ['WORLD_SIZE']} workers", "Start it without torchrun.")
+    target = out or Run(run).path / "audit.json"
+    if out is not None and not target.parent.is_dir():
+        raise expected("a directory for the JSON file", f"none at {target.parent}")
+    result = audit_run(Run(run), points=points, minutes=budget, source=data, device=device, progress=console.progress)
+    try:
+        write_json(target, result)
+    finally:
+        show(result)
+    console.out.print(f"\nWritten to {target}.")
+    if result["verdict"] == "failed":
+        raise typer.Exit(1)
+
+
+def reproduce(
+    rows: Annotated[
+        list[str] | None, typer.Argument(help="Rows of the paper's table: cifar100/rt5 … Default: all.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Networks for each row.")] = 10,
+    out: Annotated[Path, typer.Option(help="Where the JSON files go; those that are there are kept.")] = Path(
+        "results/paper"
+    ),
+    runs: Annotated[Path, typer.Option(help="Where the trained models go.")] = Path("runs/paper"),
+    change: Changes = None,
+    device: Device = None,
+) -> None:
+    """Train and evaluate the paper's table anew, as far as it is missing, and print both."""
+    from safeset import reproduce as paper
+
+    watch = console.TrainingWatch()
+    try:
+        records = paper.reproduce(
+            rows or tuple(paper.PAPER),
+            seeds=seeds,
+            out=out,
+            runs=runs,
+            changes=changes(change or []),
+            device=device,
+            watch=watch,
+        )
+    finally:
+        watch.end()
+    header = ["row", "", "seeds", "the paper", "uniform", "floating", "joint", "uniform, by the power method"]
+    console.table("proved bounds, but for the last column", header, paper.compared(records), texts=2)
