@@ -57,6 +57,7 @@ def test_a_sound_run_passes(run):
     assert result["attack"]["windows"] == result["attack"]["of_windows"] > 40
     assert [row["factor"] for row in result["control"]] == [0.5, 0.25, 0.1]
     assert all(row["broken"] and row["confirmed"] for row in result["control"])
+    assert result["largest_factor"] == 0.5
     tightness = result["tightness"]
     assert result["attack"]["unconfirmed"] == 0
     assert sum(tightness["counts"]) + tightness["none_found"] > 20

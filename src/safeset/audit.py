@@ -64,6 +64,7 @@ def audit_run(
         "checks": checks,
         "bounds": [vars(line) for line in bounds],
         "control": control,
+        "largest_factor": max((row["factor"] for row in control if row["broken"]), default=None),
         **found,
         "accuracy": auditor.accuracy(),
         "dtype": "float64",

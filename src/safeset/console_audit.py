@@ -29,6 +29,8 @@ def show(result: dict[str, Any]) -> None:
     out.print()
     header = ["constants times", "windows", "broken", "confirmed exactly"]
     table("The same attack, where it must succeed", header, rows, texts=0)
+    if result["largest_factor"]:
+        out.print(f"  constants times {result['largest_factor']:g}, or less, would be found out")
     accuracy = result["accuracy"]
     out.print(
         f"\nVRA {accuracy['vra']:.3f} ≤ the truth ≤ {accuracy['under_attack']:.3f} under attack "
