@@ -91,7 +91,7 @@ class Run:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                owner = os.read(handle, 20).decode(errors="replace").strip()
+                owner = os.read(handle, 20).decode(errors="replace").partition("\n")[0]
                 raise SafesetError(
                     f"Expected {self.path} to be free, but got a run that process {owner} is training. Wait for it, "
                     "or choose another directory."
