@@ -18,7 +18,7 @@ def windows_of(x, logits, first, last, radius):
     ranking = logits.argsort(dim=1, descending=True, stable=True)
     count = len(x)
     whole = [torch.full((count,), each) for each in (first, last)]
-    return Windows(x, ranking, *whole, torch.as_tensor(radius, dtype=torch.float64).expand(count), torch.arange(count))
+    return Windows(x, ranking, *whole, torch.as_tensor(radius, dtype=torch.float64).expand(count))
 
 
 @given(st.integers(0, 2**31), st.integers(3, 6), st.data())
@@ -97,7 +97,7 @@ def test_nothing_certified_is_broken_and_too_small_constants_are():
         first = certificate.core.sum(dim=1)
         last = first + certificate.optional.sum(dim=1)
         ranking = logits.argsort(dim=1, descending=True)
-        windows = Windows(x, ranking, first, last, 0.9999 * certificate.core_radius, torch.arange(60))
+        windows = Windows(x, ranking, first, last, 0.9999 * certificate.core_radius)
         found = attacked(net.network, head.rows, windows)
         broken[factor] = int(found.broken.sum())
         assert ((found.inside - x).norm(dim=1) <= windows.radius).all()

@@ -1,7 +1,7 @@
 """Arithmetic that is what it says: the setting in which proofs are made and certified networks run."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,12 @@ def strict_arithmetic() -> Iterator[None]:
         _strict_now.append(_strict_now[0] if _strict_now else torch.backends.cudnn.enabled)
         torch.backends.cudnn.enabled = False
     try:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), _Products():
+        with (
+            torch.no_grad(),
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+            Instead(_PRODUCTS),
+        ):
             yield
     finally:
         with _STRICT:
@@ -37,16 +42,22 @@ def strict_arithmetic() -> Iterator[None]:
                 torch.backends.cudnn.enabled = before
 
 
-class _Products(TorchFunctionMode):
-    """While active, convolutions of images on a GPU are products of matrices."""
+class Instead(TorchFunctionMode):
+    """While active, other functions stand in for some of torch's own; they themselves see torch as it is.
+
+    Args:
+        others: what is called instead, by what would be.
+    """
+
+    def __init__(self, others: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+        super().__init__()
+        self.others = others
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Called by torch instead of each of its functions."""
-        if function is torch.conv2d and args[0].is_cuda and args[0].ndim == 4:
-            return convolved(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+        return self.others.get(function, function)(*args, **(kwargs or {}))
 
 
 def convolved(
@@ -81,3 +92,10 @@ def convolved(
         parts.append(products.transpose(0, 1))
     found = torch.cat(parts).contiguous()
     return found if bias is None else found + bias[:, None, None]
+
+
+def _on_a_gpu(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return (convolved if x.is_cuda and x.ndim == 4 else torch.conv2d)(x, *args, **kwargs)
+
+
+_PRODUCTS = {torch.conv2d: _on_a_gpu}

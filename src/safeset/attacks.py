@@ -28,7 +28,6 @@ class Windows:
         first: (n,) a, counted from 1.
         last: (n,) b.
         radius: (n,) how far x' may be from x.
-        place: (n,) number of the point that a row is about, for the caller.
     """
 
     x: Tensor
@@ -36,7 +35,6 @@ class Windows:
     first: Tensor
     last: Tensor
     radius: Tensor
-    place: Tensor
 
     def __len__(self) -> int:
         return len(self.x)

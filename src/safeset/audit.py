@@ -1,6 +1,5 @@
 """The auditor: attacks what a run certifies, proves its bounds anew, and holds what is stored against what is found."""
 
-import json
 import time
 from typing import Any
 
@@ -8,7 +7,7 @@ from safeset.auditor import Auditor, Clock, some_of
 from safeset.data.dataset import Progress
 from safeset.errors import expected
 from safeset.inputs import as_count, as_device, as_number
-from safeset.jobs import plain, run_data
+from safeset.jobs import plain, run_data, written
 from safeset.provenance import provenance
 from safeset.reproofs import reproved
 from safeset.runs import Run, load
@@ -43,10 +42,10 @@ def audit_run(
     if not (as_number(minutes) or 0) > 0:
         raise expected("a time in minutes above 0", minutes)
     started = time.perf_counter()
-    net = load(run.path).to(as_device(device)).frozen()
-    recipe = run.read_recipe()
+    recipe, loaded = run.read_recipe(), load(run.path).to(as_device(device))
     data = run_data(recipe, source, progress)
-    checks = stored_checks(run, net, data, own_data=source is None)
+    checks = stored_checks(run, recipe, loaded, data, own_data=source is None)
+    net = loaded.frozen()
     chosen = some_of(len(data.test), points or len(data.test))
     split, now = data.test[chosen], time.perf_counter()
     clock = Clock(now, max(60 * minutes - (now - started), 0.5 * 60 * minutes))
@@ -71,7 +70,7 @@ def audit_run(
         "minutes": minutes,
         "seconds": 0.0,
         **provenance(next(net.parameters()).device),
-        "recipe": json.loads(json.dumps(recipe.table(), default=str)),
+        "recipe": written(recipe),
     }
     result["verdict"], result["reasons"], result["notes"] = verdict(result)
     for each in result["violations"]:

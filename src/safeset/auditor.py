@@ -216,7 +216,7 @@ class Auditor:
     def windows(self, promises: Promises) -> Windows:
         """Promises with their points."""
         place = promises.place
-        return Windows(self.x[place], self.ranking[place], promises.first, promises.last, promises.radius, place)
+        return Windows(self.x[place], self.ranking[place], promises.first, promises.last, promises.radius)
 
     def confirmed(self, promise: Promises, moved: Tensor) -> dict[str, Any]:
         """Whether a violation is one: distance in rationals, logits in float64 as certified, and in rationals."""

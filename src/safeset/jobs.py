@@ -102,9 +102,14 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
         **provenance(next(net.parameters()).device),
         "test": points.test.digest(),
         "weights": weights_digest(net.network.state_dict()),
-        "recipe": json.loads(json.dumps(recipe.table(), default=str)),
+        "recipe": written(recipe),
         "seed": recipe.seed,
     }
+
+
+def written(recipe: Recipe) -> Any:
+    """A recipe as it stands in JSON files."""
+    return json.loads(json.dumps(recipe.table(), default=str))
 
 
 def _options(own: Data, source: str | None) -> dict[str, Any]:

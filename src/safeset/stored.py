@@ -1,6 +1,5 @@
 """What a run has stored, held against what is found anew."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,33 +8,35 @@ from safeset.data.dataset import Dataset
 from safeset.errors import ArgumentError, SafesetError
 from safeset.evaluation import evaluate
 from safeset.guarantees import as_guarantee, names_a_file
-from safeset.jobs import plain
-from safeset.net import FrozenNet
+from safeset.jobs import plain, written
+from safeset.net import CertifiedNet
 from safeset.provenance import weights_digest
-from safeset.runs import Run, load
+from safeset.runs import Run
 from safeset.texts import parse_json, read_text
+from safeset.training.recipe import Recipe
 
 SAME, DIFFERENT, UNKNOWN = "same", "different", "not stored"
 
 
-def stored_checks(run: Run, net: FrozenNet, data: Dataset, *, own_data: bool = True) -> list[dict[str, str]]:
+def stored_checks(
+    run: Run, recipe: Recipe, net: CertifiedNet, data: Dataset, *, own_data: bool = True
+) -> list[dict[str, str]]:
     """Each thing that a run has stored, ``same`` or ``different`` or ``not stored``, and what is wrong with it.
 
     Args:
         run: a run whose training has ended.
-        net: its net, frozen.
+        recipe: its recipe.
+        net: its net, as loaded.
         data: its data, or other data: then stored numbers are not compared.
         own_data: whether it is its own.
     """
-    recipe = run.read_recipe()
     evaluation, bounds = _read(run.evaluation), _read(run.bounds)
     unreadable = [name for name, found in (("evaluation.json", evaluation), ("bounds.json", bounds)) if found is None]
     evaluation, bounds = evaluation or {}, bounds or {}
-    weights = weights_digest(load(run.path).network.state_dict())
     checks = [
         *({"what": name, "verdict": DIFFERENT, "said": "it is not what safeset writes"} for name in unreadable),
-        _check("weights", evaluation.get("weights"), weights),
-        _check("recipe", evaluation.get("recipe"), json.loads(json.dumps(recipe.table(), default=str))),
+        _check("weights", evaluation.get("weights"), weights_digest(net.network.state_dict())),
+        _check("recipe", evaluation.get("recipe"), written(recipe)),
         _check("class names", list(recipe.task.class_names if recipe.task else ()), list(data.class_names)),
         _check("bounds", *_bounds(bounds, net)),
     ]
@@ -46,7 +47,7 @@ def stored_checks(run: Run, net: FrozenNet, data: Dataset, *, own_data: bool = T
     return checks
 
 
-def _numbers(evaluation: dict[str, Any], net: FrozenNet, data: Dataset) -> tuple[Any, Any]:
+def _numbers(evaluation: dict[str, Any], net: CertifiedNet, data: Dataset) -> tuple[Any, Any]:
     """The rows of a stored evaluation, and the same rows evaluated anew; where they agree, the latter twice.
 
     On another device than theirs a few points at the edge may differ.
@@ -77,7 +78,7 @@ def _numbers(evaluation: dict[str, Any], net: FrozenNet, data: Dataset) -> tuple
     return (fresh if agree else stored), fresh
 
 
-def _bounds(stored: dict[str, Any], net: FrozenNet) -> tuple[Any, Any]:
+def _bounds(stored: dict[str, Any], net: CertifiedNet) -> tuple[Any, Any]:
     """Stored bounds, and those proved now; where they agree, the latter twice.
 
     To a millionth on the device where they were proved; others may prove convolutions by tori, which give away more.
@@ -103,7 +104,7 @@ def _device(stored: dict[str, Any]) -> str:
     return str(stored.get("device")).partition(" ")[0]
 
 
-def _device_of(net: FrozenNet) -> str:
+def _device_of(net: CertifiedNet) -> str:
     return next(net.parameters()).device.type
 
 

@@ -1,39 +1,35 @@
 """Convolutions in training: those of several networks at once, and in bfloat16."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from safeset.arithmetic import Instead
 
 
-class OneByOne(TorchFunctionMode):
+def one_by_one() -> Instead:
     """While active, convolutions under `torch.func.vmap` are those of each network, one after another.
 
     torch's own rule makes one grouped convolution of them, which cuDNN computes in just as many kernels, slower ones,
     between copies of everything that goes in and comes out.
     """
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        """Called by torch instead of each of its functions."""
-        return (_convolved if function is torch.conv2d else function)(*args, **(kwargs or {}))
+    return Instead({torch.conv2d: _convolved})
 
 
-class Halves(TorchFunctionMode):
+def halves() -> Instead:
     """While active, convolutions take and give bfloat16, and linear layers float32 as ever."""
+    return Instead({torch.conv2d: _half, torch.nn.functional.linear: _whole})
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        """Called by torch instead of each of its functions."""
-        if function is torch.conv2d:
-            args = [each.bfloat16() if isinstance(each, Tensor) else each for each in args]
-        elif function is torch.nn.functional.linear:
-            args = [args[0].float(), *args[1:]]
-        return function(*args, **(kwargs or {}))
+
+def _half(*args: Any, **kwargs: Any) -> Tensor:
+    halved: list[Any] = [each.bfloat16() if isinstance(each, Tensor) else each for each in args]
+    return torch.conv2d(*halved, **kwargs)
+
+
+def _whole(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return torch.nn.functional.linear(x.float(), *args, **kwargs)
 
 
 def _convolved(

@@ -10,7 +10,7 @@ from safeset.data.augmentation import moved
 from safeset.data.dataset import Split
 from safeset.errors import expected
 from safeset.net import CertifiedNet
-from safeset.training.convolutions import OneByOne
+from safeset.training.convolutions import one_by_one
 from safeset.training.recipe import Recipe
 from safeset.training.state import State
 from safeset.training.step import objective
@@ -93,7 +93,7 @@ class Engine:
     def _step(self) -> None:
         state = self.state
         x, y = self._points()
-        with OneByOne() if len(self.seeds) > 1 else nullcontext():
+        with one_by_one() if len(self.seeds) > 1 else nullcontext():
             loss, following = self._value(state.parameters, state.vectors, x, y, self._weight)
         state.optimiser.zero_grad()
         if self.workers.joined:

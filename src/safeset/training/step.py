@@ -9,7 +9,7 @@ from torch import Tensor
 from safeset.losses import cross_entropy, trades
 from safeset.net import CertifiedNet
 from safeset.streams import side_by_side
-from safeset.training.convolutions import Halves
+from safeset.training.convolutions import halves
 from safeset.training.recipe import Loss
 
 Tensors = Mapping[str, Tensor]
@@ -26,7 +26,7 @@ def objective(net: CertifiedNet, loss: Loss, *, half: bool = False) -> Objective
     """
 
     def forward(parameters: Tensors, x: Tensor) -> Tensor:
-        with Halves() if half else nullcontext():
+        with halves() if half else nullcontext():
             return called(net, parameters, x)
 
     def value(
