@@ -28,7 +28,7 @@ def test_what_is_missing_is_trained_and_nothing_else(tmp_path):
         assert (each["row"], each["seed"], each["epsilon"]) == ("digits/rt3", seed, 0.5)
         assert each["split"] == "validation"
         for way in ("uniform", "floating", "joint", "estimate"):
-            assert set(each[way]) == {"vra", "rejection", "accuracy"}
+            assert set(each[way]) == {"vra", "rejection", "accuracy", "vra_top1"}
         assert each["uniform"]["vra"] <= each["floating"]["vra"] <= each["joint"]["vra"]
         assert each["uniform"]["vra"] <= each["estimate"]["vra"]  # what the proof costs
         assert each["estimate"]["rejection"] <= each["uniform"]["rejection"]

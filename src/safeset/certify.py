@@ -122,8 +122,8 @@ def membership_radii(
     tensor([[2., 1., 0.]], dtype=torch.float64)
     """
     raw = check_logits(logits)
-    k = TopK(k).largest_k(raw.shape[1])
-    return torch.stack([radii.kthvalue(k, dim=1).values for radii in _targets(raw, lipschitz, error)], dim=1)
+    constants = as_constants(lipschitz).checked(raw.shape[1], raw.device)
+    return memberships(raw, constants, k, error=check_error(error, raw))
 
 
 def target_table(
@@ -143,7 +143,20 @@ def target_table(
     tensor([[[inf, 1.],
              [0., inf]]], dtype=torch.float64)
     """
-    return torch.stack(list(_targets(check_logits(logits), lipschitz, error)), dim=1)
+    raw = check_logits(logits)
+    constants = as_constants(lipschitz).checked(raw.shape[1], raw.device)
+    return targets(raw, constants, error=check_error(error, raw))
+
+
+def memberships(raw: Tensor, constants: HeadConstants | MatrixConstants, k: int, *, error: PairError) -> Tensor:
+    """`membership_radii` of checked logits, constants and errors."""
+    k = TopK(k).largest_k(raw.shape[1])
+    return torch.stack([radii.kthvalue(k, dim=1).values for radii in _targets(raw, constants, error)], dim=1)
+
+
+def targets(raw: Tensor, constants: HeadConstants | MatrixConstants, *, error: PairError) -> Tensor:
+    """`target_table` of checked logits, constants and errors."""
+    return torch.stack(list(_targets(raw, constants, error)), dim=1)
 
 
 def check_logits(logits: Numbers) -> Tensor:
@@ -202,9 +215,8 @@ def check_error(error: Error, logits: Tensor) -> AffineError:
     return AffineError(0.0 if error is None else part(error, "offset"))
 
 
-def _targets(logits: Tensor, lipschitz: Numbers | HeadConstants | MatrixConstants, error: Error) -> Iterator[Tensor]:
+def _targets(raw: Tensor, constants: HeadConstants | MatrixConstants, error: PairError) -> Iterator[Tensor]:
     """Rows of the target table, class by class; all 0 where a logit is not finite."""
-    constants = as_constants(lipschitz).checked(logits.shape[1], logits.device)
-    finite = logits.isfinite().all(dim=1, keepdim=True)
-    for radii in target_radii(logits.masked_fill(~finite, 0.0), constants, error=check_error(error, logits)):
+    finite = raw.isfinite().all(dim=1, keepdim=True)
+    for radii in target_radii(raw.masked_fill(~finite, 0.0), constants, error=error):
         yield torch.where(finite, radii, 0.0)

@@ -48,6 +48,9 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where the JSON files go; those that are there are kept.")] = Path(
         "results/paper"
     ),
+    analyses: Annotated[Path, typer.Option(help="The same for the analyses of the text.")] = Path(
+        "results/analyses/paper"
+    ),
     runs: Annotated[Path, typer.Option(help="Where the trained models go.")] = Path("runs/paper"),
     change: Changes = None,
     device: Device = None,
@@ -70,3 +73,7 @@ def reproduce(
         watch.end()
     header = ["row", "", "seeds", "the paper", "uniform", "floating", "joint", "uniform, by the power method"]
     console.table("proved bounds, but for the last column", header, paper.compared(records), texts=2)
+    found = paper.analyse(seeds=seeds, out=analyses, runs=runs, device=device)
+    if found:
+        console.out.print()
+        console.table("the analyses of the text", ["data", "share", *header[2:-1]], paper.told(found), texts=2)

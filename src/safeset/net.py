@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from safeset.arithmetic import strict_arithmetic
 from safeset.certificates import Certificate
-from safeset.certify import certificate, check_logits
+from safeset.certify import certificate, check_logits, memberships, targets
 from safeset.constants import HeadConstants
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.estimation import estimate, start_vectors
@@ -22,6 +22,7 @@ from safeset.lipschitz.rules import check_untouched
 from safeset.lipschitz.upward import row_norms
 from safeset.margins import instrument
 from safeset.proof import Bounds, Proof, prove
+from safeset.radii import ClassError
 
 POINTS_AT_ONCE = {"cpu": 64, "cuda": 256}  # on a CPU fewer: what they need is then kept, not fetched anew each time
 
@@ -139,15 +140,8 @@ class CertifiedNet(nn.Module):
             A `Certificate`. It covers the frozen network in exact arithmetic, and its float64 program: every float64
             array x' in the ball.
         """
-        frozen, inputs = self._certified(), self._inputs(x)
-        proof = frozen.proof()
-        some = POINTS_AT_ONCE.get(proof.offsets.device.type, 256)
         with strict_arithmetic():
-            parts = [part.to(proof.offsets) for part in torch.split(inputs, some) if len(part)]
-            logits = [proof.offsets.new_zeros(0, frozen.classes), *(frozen.network(part) for part in parts)]
-            sizes = [proof.offsets.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)]
-            raw, norms = check_logits(torch.cat(logits)), torch.cat(sizes)
-            error, room = proof.allowance(norms)
+            proof, raw, error, room = self._measured(x)
             found = certificate(
                 raw,
                 proof.bounds.head,
@@ -157,14 +151,44 @@ class CertifiedNet(nn.Module):
                 error=error,
                 class_names=self.class_names,
             )
-        proof.warn_if_swamped(norms, raw, error)
-        room = room[:, None, None]
         return replace(
             found,
-            windows=torch.where(room > 0, torch.minimum(found.windows, room), 0.0),
+            windows=_within(room[:, None, None], found.windows),
             covers=f"the frozen network in exact arithmetic, and its float64 program as run on {raw.device.type}",
             layers=proof.bounds.layers,
         )
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def membership_radii(self, x: Numbers, k: int) -> Tensor:
+        """For each class, the radius below which it stays among the k best (Jia et al., 2020), proved as by `certify`.
+
+        Args:
+            x: (batch, *input_shape) inputs.
+            k: fewer than the classes.
+
+        Returns:
+            (batch, classes) float64; 0 for a class that is not safely among the k best at x. At every ε below the least
+            of the k best classes' radii, they stay the k best.
+        """
+        with strict_arithmetic():
+            proof, raw, error, room = self._measured(x)
+            return _within(room[:, None], memberships(raw, proof.bounds.head, k, error=error))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def target_table(self, x: Numbers) -> Tensor:
+        """The directed table: below entry [j, i] class i cannot overtake class j; proved as by `certify`.
+
+        Args:
+            x: (batch, *input_shape) inputs.
+
+        Returns:
+            (batch, classes, classes) float64; 0 where i is not safely below j at x, ∞ on the diagonal.
+        """
+        with strict_arithmetic():
+            proof, raw, error, room = self._measured(x)
+            found = _within(room[:, None, None], targets(raw, proof.bounds.head, error=error))
+        found.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+        return found
 
     def predict_set(
         self,
@@ -200,6 +224,17 @@ class CertifiedNet(nn.Module):
             kept = FrozenNet(self, network, kept)
             self._kept[:] = [(content.kept(), kept)]
         return kept
+
+    def _measured(self, x: Numbers) -> tuple[Proof, Tensor, ClassError, Tensor]:
+        """The proof, the logits, the rounding errors of their differences, and the radii that cannot overflow."""
+        frozen, inputs = self._certified(), self._inputs(x)
+        proof = frozen.proof()
+        parts = frozen._parts(inputs)
+        raw = check_logits(frozen._logits(parts))
+        norms = torch.cat([raw.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
+        error, room = proof.allowance(norms)
+        proof.warn_if_swamped(norms, raw, error)
+        return proof, raw, error, room
 
     def _check_itself(self, kind: "type[CertifiedNet]") -> None:
         """Refuse hooks on the net, and subclasses that compute something else: it would be left out of the proof."""
@@ -243,12 +278,27 @@ class FrozenNet(CertifiedNet):
         """Plain logits in float64."""
         return self.network(x.double())  # type: ignore[no-any-return]
 
+    def logits(self, x: Numbers) -> Tensor:
+        """The logits that `certify` certifies, (batch, *input_shape) → (batch, classes): its parts, its arithmetic."""
+        with strict_arithmetic():
+            return self._logits(self._parts(self._inputs(x)))
+
     def frozen(self) -> "FrozenNet":
         """Itself."""
         return self
 
     def _certified(self) -> "FrozenNet":
         return self
+
+    def _parts(self, inputs: Tensor) -> list[Tensor]:
+        """Points in float64 on the network's device, some at once."""
+        place = next(self.parameters()).device
+        some = POINTS_AT_ONCE.get(place.type, 256)
+        return [part.to(place, torch.float64) for part in torch.split(inputs, some) if len(part)]
+
+    def _logits(self, parts: list[Tensor]) -> Tensor:
+        empty = torch.zeros(0, self.classes, dtype=torch.float64, device=next(self.parameters()).device)
+        return torch.cat([empty, *(self.network(part) for part in parts)])
 
     def train(self, mode: bool = True) -> "FrozenNet":
         """Stays in evaluation mode."""
@@ -270,3 +320,8 @@ class FrozenNet(CertifiedNet):
             proof = prove(self.network, self._steps, wish)
             self._proved, self._wish = (Content.of(self.network, self.input_shape).kept(), proof), wish
         return proof
+
+
+def _within(room: Tensor, radii: Tensor) -> Tensor:
+    """Radii as far as nothing can overflow; 0 where it can at x itself."""
+    return torch.where(room > 0, torch.minimum(radii, room), 0.0)

@@ -1,24 +1,21 @@
 """The paper's table, trained and evaluated anew: a JSON file for each row and seed, beside the paper's numbers."""
 
 import json
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from safeset.certify import certify_logits
-from safeset.constants import HeadConstants
+from safeset.analyses import PAPER_SAYS, ROWS, analysed
+from safeset.answers import RATES, WAYS, Answers, answers_of
 from safeset.errors import expected
-from safeset.evaluation import POINTS_AT_ONCE, Metrics
 from safeset.files import write_json
-from safeset.inputs import as_device
-from safeset.jobs import plain, run_data
-from safeset.net import CertifiedNet
-from safeset.runs import Run, load
-from safeset.training.recipe import assembled
+from safeset.jobs import plain
+from safeset.margins import METHODS
+from safeset.runs import Run
+from safeset.training.recipe import Recipe, assembled
 from safeset.training.train import train
 from safeset.training.watch import Silent, Watch
 
@@ -35,9 +32,6 @@ PAPER: dict[str, tuple[tuple[float, float | None], ...]] = {
     "tiny-imagenet/rt5": ((0.277, 0.002), (0.447, 0.006), (0.537, 0.002)),
     "acasxu/targeted": ((0.749, 0.001), (0.195, 0.001), (0.858, 0.002)),
 }
-RATES = {"vra": "vra", "rejection": "rejection_rate", "accuracy": "accuracy"}
-WAYS = ("uniform", "floating", "joint", "estimate")
-POWER_STEPS = 500
 
 
 def reproduce(
@@ -55,7 +49,8 @@ def reproduce(
     A seed that has its file is skipped, a training that was interrupted is continued.
 
     Args:
-        rows: names of recipes: those of the paper's rows, or any other.
+        rows: names of recipes: those of the paper's rows, or any other; ``acasxu/targeted-<i>-<j>`` for others of the
+            45 networks of ACAS Xu.
         seeds: how many of each.
         out: where the JSON files go, ``<row>-seed<N>.json``.
         runs: where the trained models go.
@@ -73,7 +68,7 @@ def reproduce(
     for row in rows:
         missing = [seed for seed in range(seeds) if not _file(out, row, seed).exists()]
         for first, count in _stretches(missing):
-            recipe = assembled(row, {**(changes or {}), "seed": first, "seeds": count})
+            recipe = recipe_of(row, {**(changes or {}), "seed": first, "seeds": count})
             group = runs / f"{row}-seed{first}" if count == 1 else runs / f"{row}-seed{first}-to-{first + count - 1}"
             group.parent.mkdir(parents=True, exist_ok=True)
             train(recipe, out=group, resume=True, device=device, watch=watch)
@@ -82,46 +77,81 @@ def reproduce(
                 seconds = Run(group).records()[-1]["seconds"] / count
                 target = _file(out, row, seed)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                write_json(target, record(row, run, seconds, device))
+                write_json(target, record(row, run, seconds, answers_of(run, device)))
         found += [json.loads(_file(out, row, seed).read_text()) for seed in range(seeds)]
     return found
 
 
-def record(row: str, run: Run, seconds: float, device: str | None) -> dict[str, Any]:
-    """The numbers of one trained network as they are published: from its own evaluation, and by the power method."""
+def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe of a row."""
+    other = re.fullmatch(r"(acasxu/targeted)-(\d)-(\d)", row)
+    if other:
+        return assembled(other[1], {"data.network": f"{other[2]}_{other[3]}", **changes})
+    return assembled(row, changes)
+
+
+def run_of(runs: Path, row: str, seed: int) -> Run | None:
+    """Where a seed of a row was trained, alone or with others; None if nowhere."""
+    folder, name = (runs / row).parent, Path(row).name
+    places = [folder / f"{name}-seed{seed}", *folder.glob(f"{name}-seed*-to-*/seed{seed}")]
+    return next((Run(place) for place in places if Run(place).done), None)
+
+
+def record(row: str, run: Run, seconds: float, answers: Answers) -> dict[str, Any]:
+    """The numbers of one trained network as they are published."""
     result = json.loads(run.evaluation.read_text())
-    ways = {each["method"]: each for each in result["rows"]} | {"estimate": estimate(run, device)}
     keep = ("seed", "points", "guarantee", "data", "split", "bound_method", "dtype", "device", "commit", "safeset")
     return {
         "row": row,
-        "epsilon": result["rows"][0]["epsilon"],
-        **{way: {name: ways[way][rate] for name, rate in RATES.items()} for way in WAYS},
+        "epsilon": answers["uniform"].epsilon,
+        **{way: answers.rates(way) for way in WAYS},
         "seconds": round(seconds, 3),
-        **{name: result[name] for name in (*keep, "torch", "weights", "recipe")},
+        **{name: result[name] for name in (*keep, "torch", "test", "weights", "recipe")},
         "command": f"safeset reproduce {row}",
     }
 
 
-def estimate(run: Run, device: str | None) -> dict[str, Any]:
-    """The metrics by `uniform` with the power method's constants instead of proved ones: they prove nothing."""
-    net = load(run.path).to(as_device(device))
-    data, metrics = run_data(run.read_recipe()).test, Metrics()
-    constants = converged(net)
-    frozen = net.frozen()
-    for places in torch.split(torch.arange(len(data)), POINTS_AT_ONCE):
-        part = data[places].to(constants.rows.device)
-        with torch.no_grad():
-            logits = torch.cat([frozen(some) for some in torch.split(part.inputs, 256)])
-        found = certify_logits(logits, constants, net.epsilon, net.guarantee, method="uniform")
-        metrics.update(found, part.y)
-    return plain(metrics.compute())  # type: ignore[no-any-return]
+def analyse(
+    *,
+    seeds: int,
+    out: Path = Path("results/analyses/paper"),
+    runs: Path = Path("runs/paper"),
+    device: str | None = None,
+) -> list[dict[str, Any]]:
+    """The analyses of the paper's text, for each data set and seed whose networks are all there: what ``out`` lacks.
+
+    Returns:
+        What ``out`` holds then, data set by data set, of the first ``seeds`` seeds.
+    """
+    found = []
+    for data, rows in ROWS.items():
+        for seed in range(seeds):
+            target = _file(out, data, seed)
+            trained = {row: run_of(runs, f"{data}/{row}", seed) for row in rows}
+            if not target.exists() and all(trained.values()):
+                networks = {row: answers_of(run, device) for row, run in trained.items() if run}
+                first = next(run for run in trained.values() if run)
+                result = json.loads(first.evaluation.read_text())
+                keep = ("points", "test", "split", "device", "dtype", "commit", "safeset", "torch")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                numbers = {"data": data, "seed": seed, **plain(analysed(data, networks))}
+                command = f"safeset reproduce {' '.join(f'{data}/{row}' for row in rows)}"
+                write_json(target, {**numbers, **{name: result[name] for name in keep}, "command": command})
+            if target.exists():
+                found.append(json.loads(target.read_text()))
+    return found
 
 
-@torch.no_grad()
-def converged(net: CertifiedNet) -> HeadConstants:
-    """The head's constants by many steps of the power method."""
-    constants, _ = net.estimate(None, net.start_vectors(), POWER_STEPS)
-    return HeadConstants(constants.rows.double(), float(constants.scale))
+def told(analyses: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A line for each share: the paper's, where its text has one, and ours by method, mean ± standard deviation."""
+    lines = []
+    for data, group in groupby(analyses, key=lambda each: str(each["data"])):
+        several = [one["shares"] for one in group]
+        for place, name in enumerate(several[0]):
+            ours = [_spread([one[name][method] for one in several]) for method in METHODS]
+            paper = f"{PAPER_SAYS[name]:.2f}" if name in PAPER_SAYS else "–"
+            lines.append([data if place == 0 else "", name, str(len(several)) if place == 0 else "", paper, *ours])
+    return lines
 
 
 def compared(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -137,9 +167,12 @@ def compared(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return lines
 
 
-def _spread(values: list[float]) -> str:
-    mean = f"{statistics.fmean(values):.3f}"
-    return f"{mean} ± {statistics.stdev(values):.3f}" if len(values) > 1 else mean
+def _spread(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    mean = f"{statistics.fmean(known):.3f}"
+    return f"{mean} ± {statistics.stdev(known):.3f}" if len(known) > 1 else mean
 
 
 def _file(out: Path, row: str, seed: int) -> Path:

@@ -1,0 +1,162 @@
+"""What a trained network answers at its test points, by every method: the matter of tables, analyses and figures."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from safeset.certificates import Certificate
+from safeset.certify import certify_logits
+from safeset.constants import HeadConstants
+from safeset.data.dataset import Split
+from safeset.errors import expected
+from safeset.evaluation import POINTS_AT_ONCE, Metrics
+from safeset.files import read_tensors, write_tensors
+from safeset.guarantees import parse
+from safeset.inputs import as_device
+from safeset.jobs import run_data
+from safeset.margins import METHODS
+from safeset.net import CertifiedNet
+from safeset.runs import Run, load
+
+ESTIMATE = "estimate"  # `uniform` by the power method's constants: they prove nothing
+WAYS = (*METHODS, ESTIMATE)
+POWER_STEPS = 500
+NAME = "answers.safetensors"
+RATES = {"vra": "vra", "rejection": "rejection_rate", "accuracy": "accuracy"}
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Certificates and labels of the same points.
+
+    Attributes:
+        labels: (n,) true classes.
+        certificates: by each of `WAYS`.
+        stays: (n, K) the radius below which the label stays among the k best, k = 1..K: what Jia et al. certify.
+        all_stay: (n, K) the radius below which each of the k best classes stays among the k best.
+        seconds: to certify a point by each of `METHODS`, in batches.
+    """
+
+    labels: Tensor
+    certificates: Mapping[str, Certificate]
+    stays: Tensor
+    all_stay: Tensor
+    seconds: Mapping[str, float]
+
+    def __getitem__(self, way: str) -> Certificate:
+        return self.certificates[way]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rates(self, way: str) -> dict[str, float]:
+        """VRA, rejection rate and clean accuracy, as the paper's table has them, and the VRA of its appendix.
+
+        ``vra_top1`` counts points that are certified and whose best class is the label; ``vra`` those whose label is
+        in the core.
+        """
+        certificate = self[way]
+        numbers = Metrics().update(certificate, self.labels).compute()
+        best = certificate.certified & (certificate.ranking[:, 0] == self.labels)
+        return {**{name: numbers[rate] for name, rate in RATES.items()}, "vra_top1": int(best.sum()) / len(self)}
+
+    def write(self, path: Path) -> None:
+        """Write it as a safetensors file."""
+        one = self["uniform"]
+        tensors = {"labels": self.labels, "ranking": one.ranking, "eligible": one.eligible}
+        tensors |= {way: self[way].windows for way in WAYS} | {"stays": self.stays, "all_stay": self.all_stay}
+        texts = {
+            "guarantee": str(one.guarantee),
+            "epsilon": repr(one.epsilon),
+            "class_names": json.dumps(one.class_names),
+            "seconds": json.dumps(dict(self.seconds)),
+        }
+        write_tensors(path, tensors, texts)
+
+    @staticmethod
+    def read(path: Path) -> "Answers":
+        """What `write` wrote."""
+        tensors, texts = read_tensors(path)
+        try:
+            names = tuple(json.loads(texts["class_names"]))
+            guarantee = parse(texts["guarantee"]).bind(names)
+            certificates = {
+                way: Certificate(
+                    windows=tensors[way],
+                    ranking=tensors["ranking"],
+                    eligible=tensors["eligible"],
+                    classes=len(names),
+                    epsilon=float(texts["epsilon"]),
+                    guarantee=guarantee,
+                    method="uniform" if way == ESTIMATE else way,
+                    class_names=names,
+                )
+                for way in WAYS
+            }
+            kept = {name: tensors[name] for name in ("labels", "stays", "all_stay")}
+            return Answers(certificates=certificates, seconds=json.loads(texts["seconds"]), **kept)
+        except (KeyError, ValueError) as error:
+            remedy = "Remove it, and safeset reproduce makes it anew."
+            raise expected(f"answers at {path}", f"something else ({error})", remedy) from None
+
+
+def answers_of(run: Run, device: str | None = None) -> Answers:
+    """The answers of a run's network at its test points: those stored beside it, or made now and stored."""
+    path = run.path / NAME
+    if not path.exists():
+        net, test = load(run.path).to(as_device(device)), run_data(run.read_recipe()).test
+        answered(net, test).write(path)
+    return Answers.read(path)
+
+
+def answered(net: CertifiedNet, test: Split) -> Answers:
+    """The answers of a net at labelled points."""
+    device = next(net.parameters()).device
+    constants, frozen = converged(net), net.frozen()
+    frozen.bounds()  # proved before the clock runs
+    k = net.guarantee.largest_k(net.classes)
+    found: dict[str, list[Certificate]] = {way: [] for way in WAYS}
+    seconds = dict.fromkeys(METHODS, 0.0)
+    stays, all_stay = [], []
+    for places in torch.split(torch.arange(len(test)), POINTS_AT_ONCE):
+        part = test[places].to(device)
+        for method in METHODS:
+            started = time.perf_counter()
+            found[method].append(frozen.certify(part.inputs, method=method).to("cpu"))
+            seconds[method] += time.perf_counter() - started
+        logits = frozen.logits(part.inputs)
+        found[ESTIMATE].append(
+            certify_logits(logits, constants, net.epsilon, net.guarantee, method="uniform").to("cpu")
+        )
+        ranking = found["uniform"][-1].ranking.to(device).clamp(min=0)
+        radii = torch.stack([frozen.membership_radii(part.inputs, each) for each in range(1, k + 1)], dim=1)
+        stays.append(radii[torch.arange(len(part)), :, part.y].cpu())
+        ours = radii.gather(2, ranking[:, None, :].expand(-1, k, -1))  # (points, k, ranks)
+        below = torch.ones(k, k, dtype=torch.bool, device=device).tril()
+        all_stay.append(torch.where(below, ours, torch.inf).amin(dim=2).cpu())
+    return Answers(
+        labels=test.y.cpu(),
+        certificates={way: _joined(parts) for way, parts in found.items()},
+        stays=torch.cat(stays),
+        all_stay=torch.cat(all_stay),
+        seconds={method: total / len(test) for method, total in seconds.items()},
+    )
+
+
+@torch.no_grad()
+def converged(net: CertifiedNet) -> HeadConstants:
+    """The head's constants by many steps of the power method."""
+    constants, _ = net.estimate(None, net.start_vectors(), POWER_STEPS)
+    return HeadConstants(constants.rows.double(), float(constants.scale))
+
+
+def _joined(parts: list[Certificate]) -> Certificate:
+    def whole(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts])
+
+    return replace(parts[0], windows=whole("windows"), ranking=whole("ranking"), eligible=whole("eligible"))
