@@ -38,3 +38,9 @@ def save(path: str, result: dict[str, Any]) -> None:
     temporary.write_text(json.dumps(result, indent=1) + "\n")
     temporary.replace(target)
     print(f"wrote {target.relative_to(ROOT)}")
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

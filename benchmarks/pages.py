@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import paper
+from common import markdown
+
 ROOT = Path(__file__).parents[1]
 METHODS = ("uniform", "floating", "joint")
 
@@ -264,13 +267,8 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/reliability.md", "audits", " ".join(f"audits/{name}.json" for name in AUDITS), audits),
     ("docs/reliability.md", "regions", "analyses/regions.json", regions),
     ("docs/performance.md", "growth", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", growth),
+    *paper.TABLES,
 ]
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def put(text: str, name: str, table: str) -> str:
@@ -284,7 +282,8 @@ def pages() -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for page, name, result, table in TABLES:
         path = ROOT / page
-        numbers = [json.loads((ROOT / "results" / each).read_text()) for each in result.split()]
+        files = [file for each in result.split() for file in sorted((ROOT / "results").glob(each))]
+        numbers = [json.loads(file.read_text()) for file in files]
         texts[path] = put(texts.get(path, path.read_text()), name, table(*numbers))
     return texts
 

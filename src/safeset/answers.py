@@ -129,10 +129,9 @@ def answered(net: CertifiedNet, test: Split) -> Answers:
             started = time.perf_counter()
             found[method].append(frozen.certify(part.inputs, method=method).to("cpu"))
             seconds[method] += time.perf_counter() - started
-        logits = frozen.logits(part.inputs)
-        found[ESTIMATE].append(
-            certify_logits(logits, constants, net.epsilon, net.guarantee, method="uniform").to("cpu")
-        )
+        logits, names = frozen.logits(part.inputs), net.class_names
+        guessed = certify_logits(logits, constants, net.epsilon, net.guarantee, method="uniform", class_names=names)
+        found[ESTIMATE].append(guessed.to("cpu"))
         ranking = found["uniform"][-1].ranking.to(device).clamp(min=0)
         radii = torch.stack([frozen.membership_radii(part.inputs, each) for each in range(1, k + 1)], dim=1)
         stays.append(radii[torch.arange(len(part)), :, part.y].cpu())

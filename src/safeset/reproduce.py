@@ -148,7 +148,7 @@ def told(analyses: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     for data, group in groupby(analyses, key=lambda each: str(each["data"])):
         several = [one["shares"] for one in group]
         for place, name in enumerate(several[0]):
-            ours = [_spread([one[name][method] for one in several]) for method in METHODS]
+            ours = [spread([one[name][method] for one in several]) for method in METHODS]
             paper = f"{PAPER_SAYS[name]:.2f}" if name in PAPER_SAYS else "–"
             lines.append([data if place == 0 else "", name, str(len(several)) if place == 0 else "", paper, *ours])
     return lines
@@ -160,14 +160,19 @@ def compared(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     for row, group in groupby(records, key=lambda each: str(each["row"])):
         several = list(group)
         for place, name in enumerate(RATES):
-            ours = [_spread([one[way][name] for one in several]) for way in WAYS]
+            ours = [spread([one[way][name] for one in several]) for way in WAYS]
             mean, deviation = PAPER[row][place] if row in PAPER else (None, None)
             paper = "–" if mean is None else f"{mean:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
             lines.append([row if place == 0 else "", name, str(len(several)) if place == 0 else "", paper, *ours])
     return lines
 
 
-def _spread(values: list[float | None]) -> str:
+def spread(values: Sequence[float | None]) -> str:
+    """Mean ± standard deviation of what is known.
+
+    >>> spread([0.25, None, 0.35])
+    '0.300 ± 0.071'
+    """
     known = [value for value in values if value is not None]
     if not known:
         return "–"

@@ -1,0 +1,139 @@
+"""The tables of docs/paper.md, from results/paper and results/analyses/paper."""
+
+import statistics
+from itertools import groupby
+from typing import Any
+
+from common import markdown
+from safeset.margins import METHODS
+from safeset.reproduce import PAPER, compared, spread, told
+
+HOURS = 7.6  # of Gopinath et al. for a point
+
+
+def by_row(records: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+    """In the order of the paper's table, others after it, seed by seed."""
+    order = {row: place for place, row in enumerate(PAPER)}
+    return sorted(records, key=lambda each: (order.get(each["row"], len(order)), each["row"], each["seed"]))
+
+
+def by_data(analyses: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+    """In the order of the paper's table, seed by seed."""
+    order = [row.partition("/")[0] for row in PAPER]
+    return sorted(analyses, key=lambda each: (order.index(each["data"]), each["seed"]))
+
+
+def overview(*records: dict[str, Any]) -> str:
+    """VRA and rejection rate of each row, beside the paper's."""
+    rows = []
+    for row, group in groupby(by_row(records), key=lambda each: str(each["row"])):
+        several = list(group)
+        if row not in PAPER:
+            continue
+        (vra, spread_of_vra), (rejected, _), _ = PAPER[row]
+        paper = f"{vra:.3f}" + (f" ± {spread_of_vra:.3f}" if spread_of_vra is not None else "")
+        ours = [spread([each[way]["vra"] for each in several]) for way in METHODS]
+        kept = [f"{statistics.fmean(each[way]['rejection'] for each in several):.3f}" for way in ("uniform", "joint")]
+        rows.append([f"`{row}`", str(len(several)), paper, *ours, f"{rejected:.3f}", *kept])
+    header = ["row", "seeds", "VRA: the paper", *METHODS, "rejected: the paper", "uniform", "joint"]
+    return markdown(header, rows)
+
+
+def table(*records: dict[str, Any]) -> str:
+    """Every number of the paper's table, and ours by every method."""
+    header = ["row", "", "seeds", "the paper", *METHODS, "uniform, by the power method"]
+    return markdown(header, compared(by_row(tuple(each for each in records if each["row"] in PAPER))))
+
+
+def analyses(*results: dict[str, Any]) -> str:
+    """The shares of the text."""
+    return markdown(["data", "share", "seeds", "the paper", *METHODS], told(by_data(results)))
+
+
+def membership(*results: dict[str, Any]) -> str:
+    """Jia et al.'s property, top-k and relaxed top-k robustness: shares of the test points at ε, means over seeds."""
+    rows = []
+    for data, group in groupby(by_data(results), key=lambda each: str(each["data"])):
+        several = [each["membership"] for each in group if each["membership"]]
+        for place, k in enumerate(several[0]["k"] if several else ()):
+            columns = [[one[name] for one in several] for name in ("label_stays", "all_stay", "top_k")]
+            columns += [[one["relaxed"][way] for one in several] for way in METHODS]
+            means = [f"{statistics.fmean(one[place] for one in column):.3f}" for column in columns]
+            lost = [one["not_next"][place] for one in several if place < len(one["not_next"])]
+            radii = [
+                f"{statistics.fmean(one[name][place] for one in several):.3f}"
+                for name in ("median_label_stays", "median_all_stay")
+            ]
+            cells = [*means, f"{statistics.fmean(lost):.3f}" if lost else "—", *radii]
+            rows.append([data if place == 0 else "", str(k), *cells])
+    header = ["data", "k", "label stays in the top k", "all k stay", "top-k robust"]
+    header += [*(f"relaxed top-k, {way}" for way in METHODS), "top-k but not top-(k + 1)"]
+    return markdown([*header, "median radius: label stays", "all k stay"], rows)
+
+
+def acasxu(*records: dict[str, Any]) -> str:
+    """Targeted safe regions: both definitions of VRA, for each network."""
+    rows = []
+    for row, group in groupby(by_row(records), key=lambda each: str(each["row"])):
+        several = list(group)
+        if not row.startswith("acasxu/"):
+            continue
+        name = several[0]["recipe"]["data"]["network"]
+        for place, way in enumerate(METHODS):
+            rates = [
+                spread([each[way][rate] for each in several]) for rate in ("vra", "vra_top1", "rejection", "accuracy")
+            ]
+            start = [name, str(len(several))] if place == 0 else ["", ""]
+            rows.append([*start, way, *rates])
+    header = ["network", "seeds", "method", "VRA, label in the core", "VRA of the appendix, best class is the label"]
+    return markdown([*header, "rejected", "accuracy"], rows)
+
+
+def times(*results: dict[str, Any]) -> str:
+    """Seconds to certify a point, in batches, after the proof of the network; beside Gopinath et al.'s hours."""
+    rows = []
+    for data, group in groupby(by_data(results), key=lambda each: str(each["data"])):
+        several = list(group)
+        for row in several[0]["seconds_per_point"]:
+            each = {way: statistics.fmean(one["seconds_per_point"][row][way] for one in several) for way in METHODS}
+            cells = [f"{1e6 * each[way]:.1f} µs" for way in METHODS]
+            faster = f"{HOURS * 3600 / each['joint']:.0e} ×" if data == "acasxu" else "—"
+            rows.append([f"`{data}/{row}`", *cells, faster])
+    return markdown(["row", *METHODS, f"faster than {HOURS} hours"], rows)
+
+
+def together(*results: dict[str, Any]) -> str:
+    """The pairs of classes that certified sets of the first seed hold most often, by the uniform and joint method."""
+    rows = []
+    for each in by_data(results):
+        for row, ways in each["together"].items() if each["seed"] == 0 else ():
+            for way in ("uniform", "joint"):
+                pairs = [f"{one} + {two} ({count:,})" for one, two, count in ways[way][:6]]
+                rows.append([f"`{each['data']}/{row}`" if way == "uniform" else "", way, ", ".join(pairs)])
+    return markdown(["row", "method", "pairs, and in how many sets"], rows)
+
+
+def training(*records: dict[str, Any]) -> str:
+    """What each network took to train."""
+    rows = []
+    for row, group in groupby(by_row(records), key=lambda each: str(each["row"])):
+        several = list(group)
+        seconds = statistics.fmean(each["seconds"] for each in several)
+        cells = [f"{several[0]['points']:,}", f"{seconds:.0f}", several[0]["device"]]
+        commits = ", ".join(dict.fromkeys(each["commit"] for each in several))
+        rows.append([f"`{row}`", str(len(several)), *cells, ", ".join(several[0]["bound_method"]), commits])
+    header = ["row", "seeds", "test points", "seconds for a network", "device", "bounds proved by", "commits"]
+    return markdown(header, rows)
+
+
+EVERY, TEXT = "paper/*/*.json", "analyses/paper/*.json"
+TABLES = [
+    ("README.md", "paper", EVERY, overview),
+    ("docs/paper.md", "table", EVERY, table),
+    ("docs/paper.md", "analyses", TEXT, analyses),
+    ("docs/paper.md", "membership", TEXT, membership),
+    ("docs/paper.md", "acasxu", EVERY, acasxu),
+    ("docs/paper.md", "times", TEXT, times),
+    ("docs/paper.md", "together", TEXT, together),
+    ("docs/paper.md", "training", EVERY, training),
+]
