@@ -16,8 +16,8 @@ from safeset.net import CertifiedNet
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Neighbours differ in lightness as well as in hue, so that they differ to everybody's eyes.
-CLASSES = ("#0072b2", "#f2c230", "#117755", "#e377a8")
+# At least 33 apart in CIELAB, each two of them and ⊥, also as protanopes, deuteranopes and tritanopes see them.
+CLASSES = ("#0b5fa5", "#f5d04e", "#c44e1c", "#66c2a5")
 REJECTED = "#333333"
 STRIPE = 9  # dots
 PANELS = (  # the network, the method, the title
@@ -45,7 +45,7 @@ def surfaces(nets: Mapping[str, CertifiedNet], data: Dataset, *, across: int | N
     caption = wrapped(
         "Colour: the smallest set of classes that is safe to predict, whatever moves the point by at most "
         f"ε = {epsilon:g} (L2). Stripes: a set of two. Dark, ⊥: nothing is safe, the point is rejected. White outline, "
-        f"last panel: what uniform rejects. Shares are of {len(data.test):,} test points; proved bounds."
+        f"last panel: what uniform rejects. Numbers are of {len(data.test):,} test points; proved bounds."
     )
     sheet = Sheet(MARGIN + 3 * down + len(caption) * LINE + MARGIN)
     corners = [
@@ -70,8 +70,8 @@ def surfaces(nets: Mapping[str, CertifiedNet], data: Dataset, *, across: int | N
         net = nets[name].frozen()
         sets = smallest_sets(net.certify(grid.flatten(0, 1), method=method)).view(*grid.shape[:2], -1)
         rates = Metrics().update(net.certify(data.test.inputs, method=method), data.test.y).compute()
-        told = f"{_percent(rates['vra'])} verified, {_percent(rates['rejection_rate'])} rejected"
-        axes = framed(place, title, f"{_percent(rates['accuracy'])} right" if net.epsilon == 0 else told)
+        told = f"VRA {rates['vra']:.3f}, rejected {rates['rejection_rate']:.3f}"
+        axes = framed(place, title, f"accuracy {rates['accuracy']:.3f}" if net.epsilon == 0 else told)
         axes.imshow(striped(sets), extent=extent, origin="lower", interpolation="nearest", aspect="auto")
         seen |= {tuple(members) for members in _distinct(sets)}
         if method == "uniform":
@@ -158,10 +158,6 @@ def _distinct(sets: Tensor) -> list[list[int]]:
     """The sets that occur, each as its classes."""
     codes = (sets << torch.arange(sets.shape[2])).sum(dim=2)
     return [[place for place in range(sets.shape[2]) if code >> place & 1] for code in set(codes.flatten().tolist())]
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
 
 
 def _rgb(colour: str) -> list[int]:
