@@ -72,7 +72,7 @@ def eurosat(networks: Networks) -> Shares:
         )
     river, highway = names.index("River"), names.index("Highway")
     found["River images certified by RT3, with Highway in the set"] = _by_method(
-        lambda way: (_whole(relaxed[way])[:, highway], relaxed[way].certified & (relaxed.labels == river))
+        lambda way: (whole(relaxed[way])[:, highway], relaxed[way].certified & (relaxed.labels == river))
     )
     for row in ("highway-river", "highway-river-agriculture"):
         found[f"of RT3's gain in VRA, recovered by {row}"] = {
@@ -87,7 +87,7 @@ def cifar100(networks: Networks) -> Shares:
     standard, relaxed, grouped = networks["standard"], networks["rt5"], networks["superclass"]
 
     def matches(way: str) -> Tensor:
-        return _inside(relaxed[way], grouped[way].guarantee)
+        return inside(relaxed[way], grouped[way].guarantee)
 
     def more(rejected: Callable[[str], Tensor], *, relative: bool) -> dict[str, float | None]:
         risen = {way: _share(rejected(way)) - _share(~relaxed[way].certified) for way in METHODS}
@@ -172,23 +172,23 @@ def membership(answers: Answers) -> dict[str, Any]:
     }
 
 
-def together(certificate: Certificate) -> list[list[Any]]:
+def together(certificate: Certificate, most: int = MOST_PAIRS) -> list[list[Any]]:
     """The pairs of classes that certified sets hold most often: both names, and in how many sets."""
     names = certificate.class_names or tuple(map(str, range(certificate.classes)))
     count: Counter[tuple[str, str]] = Counter()
-    for row in _whole(certificate):
+    for row in whole(certificate):
         count.update(combinations([names[place] for place in row.nonzero()[:, 0].tolist()], 2))
-    return [[*pair, times] for pair, times in count.most_common(MOST_PAIRS)]
+    return [[*pair, times] for pair, times in count.most_common(most)]
 
 
-def _whole(certificate: Certificate) -> Tensor:
+def whole(certificate: Certificate) -> Tensor:
     """(n, classes) the whole answer, core and optional."""
     return certificate.core | certificate.optional
 
 
-def _inside(certificate: Certificate, sets: Guarantee) -> Tensor:
+def inside(certificate: Certificate, sets: Guarantee) -> Tensor:
     """(n,) certified, and the whole answer, the best so many classes, lies in one of the sets."""
-    size = _whole(certificate).sum(dim=1)
+    size = whole(certificate).sum(dim=1)
     allowed = sets.eligible(certificate.ranking.clamp(min=0), certificate.classes)  # (n, K)
     return certificate.certified & allowed.gather(1, (size - 1).clamp(min=0)[:, None])[:, 0]
 

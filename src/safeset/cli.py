@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from safeset import __version__, console
-from safeset.cli_checks import audit, reproduce
+from safeset.cli_checks import audit, figures, reproduce
 from safeset.cli_data import data_app
 from safeset.cli_options import Changes, Device, GuaranteeText, RunPath, changes
 from safeset.errors import SafesetError, expected
@@ -191,6 +191,7 @@ def _print_certificates(records: Iterator[dict[str, Any]], *, as_json: bool, as_
 
 app.command()(audit)
 app.command()(reproduce)
+app.command()(figures)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The commands that check: an audit of a run, and the paper's table anew."""
+"""The commands that check: an audit of a run, and the paper's table and figures anew."""
 
 import os
 from pathlib import Path
@@ -77,3 +77,28 @@ def reproduce(
     if found:
         console.out.print()
         console.table("the analyses of the text", ["data", "share", *header[2:-1]], paper.told(found), texts=2)
+
+
+def figures(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME", help="surfaces, eurosat, cifar100, superclasses, groups-eurosat … Default: all."
+        ),
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="Where the trained models are.")] = Path("runs/paper"),
+    out: Annotated[Path, typer.Option(help="Where the PNG files go.")] = Path("docs/figures"),
+    seed: Annotated[int, typer.Option(min=0, help="Of the networks, and of the draw of images.")] = 0,
+    device: Device = None,
+) -> None:
+    """Draw the paper's figures anew, and which classes go together, from the networks that `reproduce` trained."""
+    from safeset.figures import draw
+
+    watch = console.TrainingWatch()
+    try:
+        for path in draw(
+            names or (), runs=runs, out=out, seed=seed, device=device, tell=console.err.print, watch=watch
+        ):
+            console.out.print(f"Drawn: {path}")
+    finally:
+        watch.end()

@@ -1,0 +1,1 @@
+"""The paper's figures: what is chosen for them, and how it is painted."""

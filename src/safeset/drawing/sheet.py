@@ -1,0 +1,88 @@
+"""A white page that the figures are painted on with matplotlib, which is imported only here, and late."""
+
+import io
+import re
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from safeset.errors import SafesetError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DOTS = 144  # for an inch
+WIDTH = 7.0  # inches: a text of 10 points is still readable where the page is shown on a telephone
+MARGIN = 0.15
+INK, FAINT = "#222222", "#6a6a6a"
+BODY, SMALL = 10.0, 8.5  # points
+LINE = 0.165  # inches from a line to the next
+
+
+class Sheet:
+    """A page; places are in inches from its upper left corner.
+
+    Args:
+        height: in inches.
+    """
+
+    def __init__(self, height: float) -> None:
+        from matplotlib.figure import Figure
+
+        self.height = height
+        self.figure = Figure(figsize=(WIDTH, height), dpi=DOTS, facecolor="white")
+
+    def axes(self, left: float, top: float, width: float, height: float) -> "Axes":
+        """A field to paint in, without ticks."""
+        axes = self.figure.add_axes(
+            (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
+        )
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return axes
+
+    def text(self, left: float, top: float, text: str, **style: Any) -> None:
+        """A line of text whose upper edge is at ``top``."""
+        given = {"fontsize": BODY, "color": INK, "va": "top", "ha": "left", "parse_math": False, **style}
+        self.figure.text(left / WIDTH, 1 - top / self.height, text, **given)
+
+    def lines(self, top: float, lines: Sequence[str], **style: Any) -> None:
+        """Small faint lines of text beneath one another."""
+        for place, line in enumerate(lines):
+            self.text(MARGIN, top + place * LINE, line, **{"fontsize": SMALL, "color": FAINT, **style})
+
+    def png(self) -> bytes:
+        """The page as a PNG file."""
+        from PIL import Image
+
+        drawn, content = io.BytesIO(), io.BytesIO()
+        self.figure.savefig(drawn, format="png", dpi=DOTS)
+        Image.open(drawn).convert("RGB").save(content, "PNG", optimize=True)  # without transparency: smaller
+        return content.getvalue()
+
+
+def check_matplotlib() -> None:
+    """Refuse to begin what cannot be drawn.
+
+    Raises:
+        SafesetError: if there is no matplotlib, with the remedy.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        remedy = "pip install 'safeset[report]' brings it."
+        raise SafesetError(f"Expected matplotlib, which draws the figures, but got none. {remedy}") from None
+
+
+def wrapped(text: str) -> list[str]:
+    """The lines of a small text across the page; numbers stay with their names."""
+    return wrap(re.sub(r"(ε|=|seed) (?=[=\d])", "\\1\xa0", text), 112)
+
+
+def words(name: str) -> str:
+    """A class name as plain words.
+
+    >>> words("AnnualCrop"), words("maple_tree"), words("clear of conflict")
+    ('Annual Crop', 'maple tree', 'clear of conflict')
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).replace("_", " ")
