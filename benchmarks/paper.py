@@ -70,7 +70,8 @@ def membership(*results: dict[str, Any]) -> str:
     """Jia et al.'s property, top-k and relaxed top-k robustness: shares of the test points at ε, means over seeds."""
     rows = []
     for data, group in groupby(by_data(results), key=lambda each: str(each["data"])):
-        several = [each["membership"] for each in group if each["membership"]]
+        every = [each for each in group if each["membership"]]
+        several, points_each = [each["membership"] for each in every], every[0]["points"] if every else 0
         for place, k in enumerate(several[0]["k"] if several else ()):
             columns = [[one[name] for one in several] for name in ("label_stays", "all_stay", "top_k")]
             columns += [[one["relaxed"][way] for one in several] for way in METHODS]
@@ -80,7 +81,8 @@ def membership(*results: dict[str, Any]) -> str:
                 f"{statistics.fmean(one[name][place] for one in several):.3f}"
                 for name in ("median_label_stays", "median_all_stay")
             ]
-            cells = [*means, f"{statistics.fmean(lost):.3f}" if lost else "—", *radii]
+            points = statistics.fmean(lost) * points_each if lost else 0.0
+            cells = [*means, f"{statistics.fmean(lost):.3f}, {points:,.0f} points" if lost else "—", *radii]
             rows.append([data if place == 0 else "", str(k), *cells])
     header = ["data", "k", "label stays in the top k", "all k stay", "top-k robust"]
     header += [*(f"relaxed top-k, {way}" for way in METHODS), "top-k but not top-(k + 1)"]

@@ -37,7 +37,7 @@ def answers(seed, guarantee, points=60):
     }
     k = certificates["uniform"].windows.shape[1]
     radii = torch.tensor(make.random((2, points, k)))
-    return Answers(labels, certificates, radii[0], radii[1], dict.fromkeys(METHODS, 1e-6))
+    return Answers(labels, certificates, radii[0], radii[1], dict.fromkeys(METHODS, 1e-6), "")
 
 
 def sets_of(certificate):
@@ -55,7 +55,7 @@ def test_eurosat(seed):
     networks = {row: answers(seed + place, guarantee) for place, (row, guarantee) in enumerate(rows.items())}
     labels = networks["rt3"].labels.tolist()
     networks = {
-        row: Answers(torch.tensor(labels), each.certificates, each.stays, each.all_stay, each.seconds)
+        row: Answers(torch.tensor(labels), each.certificates, each.stays, each.all_stay, each.seconds, "")
         for row, each in networks.items()
     }
     found = analysed("eurosat", networks)["shares"]

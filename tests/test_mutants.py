@@ -80,7 +80,7 @@ MUTANTS = {
     ],
     "float32 accumulation without slack": [
         "test_soundness",
-        ("net.py", "*(frozen.network(part) for part in parts)", "*(frozen.network(part).float() for part in parts)"),
+        ("net.py", "*(self.network(part) for part in parts)", "*(self.network(part).float() for part in parts)"),
     ],
     "bounds in float32 without slack": [
         "test_bounds",
@@ -125,7 +125,35 @@ MUTANTS = {
     ],
     "overflow forgotten": [
         "test_net test_frozen test_forward_rounding test_estimates",
-        ("net.py", "torch.minimum(found.windows, room)", "found.windows"),
+        ("net.py", "torch.minimum(radii, room)", "radii"),
+    ],
+    "membership without rounding": [
+        "test_answers",
+        (
+            "net.py",
+            "memberships(raw, proof.bounds.head, k, error=error)",
+            "memberships(raw, proof.bounds.head, k, error=type(error)(0 * error.offset, 0 * error.slope))",
+        ),
+    ],
+    "membership without overflow": [
+        "test_answers",
+        (
+            "net.py",
+            "_within(room[:, None], memberships(raw, proof.bounds.head, k, error=error))",
+            "memberships(raw, proof.bounds.head, k, error=error)",
+        ),
+    ],
+    "the (k + 1)-th least instead of the k-th": [
+        "test_answers",
+        ("certify.py", "radii.kthvalue(k, dim=1)", "radii.kthvalue(k + 1, dim=1)"),
+    ],
+    "targets without rounding": [
+        "test_answers",
+        (
+            "net.py",
+            "targets(raw, proof.bounds.head, error=error)",
+            "targets(raw, proof.bounds.head, error=type(error)(0 * error.offset, 0 * error.slope))",
+        ),
     ],
     "the residual forgotten": [
         "test_bounds",

@@ -21,6 +21,7 @@ from safeset.inputs import as_device
 from safeset.jobs import run_data
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
+from safeset.provenance import weights_digest
 from safeset.runs import Run, load
 
 ESTIMATE = "estimate"  # `uniform` by the power method's constants: they prove nothing
@@ -40,6 +41,7 @@ class Answers:
         stays: (n, K) the radius below which the label stays among the k best, k = 1..K: what Jia et al. certify.
         all_stay: (n, K) the radius below which each of the k best classes stays among the k best.
         seconds: to certify a point by each of `METHODS`, in batches.
+        weights: the digest of the network's weights.
     """
 
     labels: Tensor
@@ -47,6 +49,7 @@ class Answers:
     stays: Tensor
     all_stay: Tensor
     seconds: Mapping[str, float]
+    weights: str
 
     def __getitem__(self, way: str) -> Certificate:
         return self.certificates[way]
@@ -75,6 +78,7 @@ class Answers:
             "epsilon": repr(one.epsilon),
             "class_names": json.dumps(one.class_names),
             "seconds": json.dumps(dict(self.seconds)),
+            "weights": self.weights,
         }
         write_tensors(path, tensors, texts)
 
@@ -99,19 +103,28 @@ class Answers:
                 for way in WAYS
             }
             kept = {name: tensors[name] for name in ("labels", "stays", "all_stay")}
-            return Answers(certificates=certificates, seconds=json.loads(texts["seconds"]), **kept)
+            seconds, weights = json.loads(texts["seconds"]), texts["weights"]
+            return Answers(certificates=certificates, seconds=seconds, weights=weights, **kept)
         except (KeyError, ValueError) as error:
             remedy = "Remove it, and safeset reproduce makes it anew."
             raise expected(f"answers at {path}", f"something else ({error})", remedy) from None
 
 
-def answers_of(run: Run, device: str | None = None) -> Answers:
-    """The answers of a run's network at its test points: those stored beside it, or made now and stored."""
-    path = run.path / NAME
-    if not path.exists():
-        net, test = load(run.path).to(as_device(device)), run_data(run.read_recipe()).test
-        answered(net, test).write(path)
-    return Answers.read(path)
+def answers_of(run: Run, device: str | None = None, *, test: Split | None = None) -> Answers:
+    """The answers of a run's network at its test points: those stored beside it, or made now and stored.
+
+    Args:
+        run: a run whose training has ended.
+        device: such as ``"cuda"``, to certify on.
+        test: the run's test points, where they are at hand.
+    """
+    path, weights = run.path / NAME, json.loads(run.evaluation.read_text())["weights"]
+    if path.exists() and (stored := Answers.read(path)).weights == weights:
+        return stored
+    net = load(run.path).to(as_device(device))
+    found = answered(net, run_data(run.read_recipe()).test if test is None else test)
+    found.write(path)
+    return found
 
 
 def answered(net: CertifiedNet, test: Split) -> Answers:
@@ -144,6 +157,7 @@ def answered(net: CertifiedNet, test: Split) -> Answers:
         stays=torch.cat(stays),
         all_stay=torch.cat(all_stay),
         seconds={method: total / len(test) for method, total in seconds.items()},
+        weights=weights_digest(net.network.state_dict()),
     )
 
 

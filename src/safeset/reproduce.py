@@ -12,7 +12,7 @@ from safeset.analyses import PAPER_SAYS, ROWS, analysed
 from safeset.answers import RATES, WAYS, Answers, answers_of
 from safeset.errors import expected
 from safeset.files import write_json
-from safeset.jobs import plain
+from safeset.jobs import plain, run_data
 from safeset.margins import METHODS
 from safeset.runs import Run
 from safeset.training.recipe import Recipe, assembled
@@ -72,12 +72,12 @@ def reproduce(
             group = runs / f"{row}-seed{first}" if count == 1 else runs / f"{row}-seed{first}-to-{first + count - 1}"
             group.parent.mkdir(parents=True, exist_ok=True)
             train(recipe, out=group, resume=True, device=device, watch=watch)
-            for seed in range(first, first + count):
-                run = Run(group / f"seed{seed}" if count > 1 else group)
-                seconds = Run(group).records()[-1]["seconds"] / count
+            trained = [Run(group / f"seed{first + one}" if count > 1 else group) for one in range(count)]
+            seconds, test = Run(group).records()[-1]["seconds"] / count, run_data(trained[0].read_recipe()).test
+            for seed, run in enumerate(trained, start=first):
                 target = _file(out, row, seed)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                write_json(target, record(row, run, seconds, answers_of(run, device)))
+                write_json(target, record(row, run, seconds, answers_of(run, device, test=test)))
         found += [json.loads(_file(out, row, seed).read_text()) for seed in range(seeds)]
     return found
 
