@@ -1,13 +1,15 @@
 """Rows of the paper's table, trained and evaluated anew: here a small one."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from safeset import ArgumentError
-from safeset.reproduce import PAPER, compared, reproduce
+from safeset import ArgumentError, analyses
+from safeset.analyses import ROWS
+from safeset.reproduce import PAPER, analyse, compared, recipe_of, reproduce
 from safeset.runs import load
-from safeset.training.recipe import list_recipes
+from safeset.training.recipe import list_recipes, recipe_folder
 from test_cli import safeset
 
 QUICK = {"epochs": 2, "validation": True}
@@ -53,11 +55,62 @@ def test_the_paper_s_numbers_stand_beside_ours():
     assert compared([record])[0] == ["cifar100/rt5", "vra", "1", "0.360 ± 0.002", "0.361", "0.361", "0.361", "0.361"]
 
 
+def test_results_of_other_recipes_are_not_mixed(tmp_path):
+    places = {"out": tmp_path / "results", "runs": tmp_path / "runs", "device": "cpu"}
+    (first,) = reproduce(["digits/rt3", "digits/rt3"], seeds=1, changes=QUICK, **places)
+    assert first["changes"] == QUICK
+    assert first["command"] == "safeset reproduce digits/rt3 --set epochs=2 --set validation=True"
+    with pytest.raises(ArgumentError, match="Choose another --out"):
+        reproduce(["digits/rt3"], seeds=2, **places)
+    path = tmp_path / "results" / "digits" / "rt3-seed0.json"
+    for content, problem in ((path.read_text()[:100], "JSON"), ("[]", "Remove it")):
+        path.write_text(content)
+        with pytest.raises(ArgumentError, match=problem):
+            reproduce(["digits/rt3"], seeds=1, changes=QUICK, **places)
+
+
+def test_analyses_are_of_the_published_networks(tmp_path, monkeypatch):
+    monkeypatch.setitem(ROWS, "digits", ("standard", "rt3"))
+    monkeypatch.setitem(analyses._SHARES, "digits", lambda networks: {"points": {"uniform": len(networks["rt3"])}})
+    places = {"runs": tmp_path / "runs", "device": "cpu"}
+    results, out = tmp_path / "results", tmp_path / "analyses"
+    records = reproduce(["digits/rt3"], seeds=2, changes=QUICK, out=results, **places)
+    assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == []  # standard is missing
+    records += reproduce(["digits/standard"], seeds=1, changes=QUICK, out=results, **places)
+    (found,) = analyse(["digits/rt3"], seeds=2, results=results, out=out, **places)
+    assert (found["data"], found["seed"], found["shares"]) == ("digits", 0, {"points": {"uniform": found["points"]}})
+    assert found["membership"]["k"] == [1, 2, 3]
+    assert json.loads((out / "digits-seed0.json").read_text()) == found
+    assert analyse(["blobs2d/rt2"], seeds=2, results=results, out=out, **places) == []
+    (out / "digits-seed0.json").unlink()
+    path = results / "digits" / "rt3-seed0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "weights": "of another network"}))
+    assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == []
+
+
+def test_published_results_are_of_the_paper_s_own_recipes():
+    paper = Path(__file__).parents[1] / "results" / "paper"
+    for path in paper.rglob("*.json"):
+        record = json.loads(path.read_text())
+        assert path.relative_to(paper).as_posix() == f"{record['row']}-seed{record['seed']}.json"
+        assert "changes" not in record
+        assert (record["split"], record["dtype"]) == ("test", "float64")
+        wanted = recipe_of(record["row"], {"seed": record["seed"]}).table()
+        for key in ("epsilon", "model", "epochs", "batch", "loss", "optimiser", "augmentation", "data"):
+            stored = record["recipe"].get(key)
+            assert stored == json.loads(json.dumps(wanted.get(key), default=str)), (path, key)
+
+
 def test_mistakes_are_named(tmp_path):
     with pytest.raises(ArgumentError, match="at least 1"):
         reproduce(["digits/rt3"], seeds=0)
-    _, errors = safeset("reproduce", "cifar100/rt6", "--seeds", "1", cwd=tmp_path, code=1)
+    _, errors = safeset("reproduce", "digits/rt3", "cifar100/rt6", "--seeds", "1", cwd=tmp_path, code=1)
     assert "cifar100/rt5" in errors
+    assert not (tmp_path / "runs").exists()  # said before anything was trained
+    with pytest.raises(ArgumentError, match="rows by the names"):
+        reproduce([str(recipe_folder() / "digits" / "rt3.toml")], seeds=1)
+    with pytest.raises(ArgumentError, match="acasxu/targeted"):
+        reproduce(["acasxu/targeted-6-1"], seeds=1)
     output, _ = safeset("reproduce", "digits/rt3", "--seeds", "1", "--set", "epochs=1", cwd=tmp_path)
     assert "digits/rt3" in output
     assert json.loads((tmp_path / "results" / "paper" / "digits" / "rt3-seed0.json").read_text())["row"] == "digits/rt3"

@@ -73,8 +73,8 @@ def reproduce(
         watch.end()
     header = ["row", "", "seeds", "the paper", "uniform", "floating", "joint", "uniform, by the power method"]
     console.table("proved bounds, but for the last column", header, paper.compared(records), texts=2)
-    found = paper.analyse(seeds=seeds, out=analyses, runs=runs, device=device)
-    if found:
+    wanted = list(dict.fromkeys(each["row"] for each in records))
+    if found := paper.analyse(wanted, seeds=seeds, results=out, out=analyses, runs=runs, device=device):
         console.out.print()
         console.table("the analyses of the text", ["data", "share", *header[2:-1]], paper.told(found), texts=2)
 

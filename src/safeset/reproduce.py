@@ -4,18 +4,19 @@ import json
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
 from safeset.analyses import PAPER_SAYS, ROWS, analysed
 from safeset.answers import RATES, WAYS, Answers, answers_of
-from safeset.errors import expected
+from safeset.errors import expected, nearest
 from safeset.files import write_json
 from safeset.jobs import plain, run_data
 from safeset.margins import METHODS
 from safeset.runs import Run
-from safeset.training.recipe import Recipe, assembled
+from safeset.texts import parse_json, read_text
+from safeset.training.recipe import Recipe, assembled, list_recipes
 from safeset.training.train import train
 from safeset.training.watch import Silent, Watch
 
@@ -63,12 +64,17 @@ def reproduce(
     """
     if seeds < 1:
         raise expected("`seeds` to be at least 1", seeds)
-    watch = watch or Silent()
-    found = []
-    for row in rows:
-        missing = [seed for seed in range(seeds) if not _file(out, row, seed).exists()]
-        for first, count in _stretches(missing):
-            recipe = recipe_of(row, {**(changes or {}), "seed": first, "seeds": count})
+    watch, changed, found = watch or Silent(), dict(changes or {}), []
+    for row in rows:  # what is wrong is said before anything is trained
+        recipe_of(row, changed)
+    for row in dict.fromkeys(rows):
+        kept = {seed: stored(path) for seed in range(seeds) if (path := _file(out, row, seed)).exists()}
+        for seed, one in kept.items():
+            if one.get("changes", {}) != changed:
+                path, got = _file(out, row, seed), f"those with --set {one.get('changes') or 'nothing'}"
+                raise expected(f"results of the recipe as it is wanted in {path}", got, "Choose another --out.")
+        for first, count in _stretches([seed for seed in range(seeds) if seed not in kept]):
+            recipe = recipe_of(row, {**changed, "seed": first, "seeds": count})
             group = runs / f"{row}-seed{first}" if count == 1 else runs / f"{row}-seed{first}-to-{first + count - 1}"
             group.parent.mkdir(parents=True, exist_ok=True)
             train(recipe, out=group, resume=True, device=device, watch=watch)
@@ -77,16 +83,32 @@ def reproduce(
             for seed, run in enumerate(trained, start=first):
                 target = _file(out, row, seed)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                write_json(target, record(row, run, seconds, answers_of(run, device, test=test)))
-        found += [json.loads(_file(out, row, seed).read_text()) for seed in range(seeds)]
+                kept[seed] = record(row, run, seconds, answers_of(run, device, test=test), changed)
+                write_json(target, kept[seed])
+        found += [kept[seed] for seed in range(seeds)]
+    return found
+
+
+def stored(path: Path) -> dict[str, Any]:
+    """What a JSON file of results holds."""
+    found = parse_json(read_text(path), str(path))
+    if not isinstance(found, dict):
+        raise expected(f"results at {path}", type(found).__name__, "Remove it, and it is made anew.")
     return found
 
 
 def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe of a row."""
-    other = re.fullmatch(r"(acasxu/targeted)-(\d)-(\d)", row)
+    """The recipe of a row, by the name of one that comes with safeset, or of another network of ACAS Xu.
+
+    >>> recipe_of("acasxu/targeted-2-3", {}).data.network
+    '2_3'
+    """
+    other = re.fullmatch(r"(acasxu/targeted)-([1-5])-([1-9])", row)
     if other:
         return assembled(other[1], {"data.network": f"{other[2]}_{other[3]}", **changes})
+    if row not in list_recipes():
+        remedy = nearest(row, list_recipes()) or f"safeset has {', '.join(list_recipes())}."
+        raise expected("rows by the names of recipes that come with safeset", repr(row), remedy)
     return assembled(row, changes)
 
 
@@ -97,8 +119,8 @@ def run_of(runs: Path, row: str, seed: int) -> Run | None:
     return next((Run(place) for place in places if Run(place).done), None)
 
 
-def record(row: str, run: Run, seconds: float, answers: Answers) -> dict[str, Any]:
-    """The numbers of one trained network as they are published."""
+def record(row: str, run: Run, seconds: float, answers: Answers, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of one trained network as they are published; ``changes`` are those of its recipe, if any."""
     result = json.loads(run.evaluation.read_text())
     keep = ("seed", "points", "guarantee", "data", "split", "bound_method", "dtype", "device", "commit", "safeset")
     return {
@@ -107,39 +129,61 @@ def record(row: str, run: Run, seconds: float, answers: Answers) -> dict[str, An
         **{way: answers.rates(way) for way in WAYS},
         "seconds": round(seconds, 3),
         **{name: result[name] for name in (*keep, "torch", "test", "weights", "recipe")},
-        "command": f"safeset reproduce {row}",
+        **({"changes": dict(changes)} if changes else {}),
+        "command": f"safeset reproduce {row}" + "".join(f" --set {key}={value}" for key, value in changes.items()),
     }
 
 
 def analyse(
+    rows: Sequence[str] = tuple(PAPER),
     *,
-    seeds: int,
+    seeds: int = 10,
+    results: Path = Path("results/paper"),
     out: Path = Path("results/analyses/paper"),
     runs: Path = Path("runs/paper"),
     device: str | None = None,
 ) -> list[dict[str, Any]]:
-    """The analyses of the paper's text, for each data set and seed whose networks are all there: what ``out`` lacks.
+    """The analyses of the paper's text for the data sets of some rows, seeds 0 to ``seeds`` − 1: what ``out`` lacks.
+
+    They need the networks of all of a data set's rows, of one seed, those of the published results.
+
+    Args:
+        rows: as for `reproduce`.
+        seeds: how many.
+        results: where `reproduce` has put its JSON files.
+        out: where the JSON files go, ``<data>-seed<N>.json``.
+        runs: where the trained models are.
+        device: such as ``"cuda"``.
 
     Returns:
-        What ``out`` holds then, data set by data set, of the first ``seeds`` seeds.
+        What ``out`` holds then, data set by data set.
     """
     found = []
-    for data, rows in ROWS.items():
-        for seed in range(seeds):
-            target = _file(out, data, seed)
-            trained = {row: run_of(runs, f"{data}/{row}", seed) for row in rows}
-            if not target.exists() and all(trained.values()):
-                networks = {row: answers_of(run, device) for row, run in trained.items() if run}
-                first = next(run for run in trained.values() if run)
-                result = json.loads(first.evaluation.read_text())
-                keep = ("points", "test", "split", "device", "dtype", "commit", "safeset", "torch")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                numbers = {"data": data, "seed": seed, **plain(analysed(data, networks))}
-                command = f"safeset reproduce {' '.join(f'{data}/{row}' for row in rows)}"
-                write_json(target, {**numbers, **{name: result[name] for name in keep}, "command": command})
-            if target.exists():
-                found.append(json.loads(target.read_text()))
+    for data, seed in product(dict.fromkeys(row.partition("/")[0] for row in rows), range(seeds)):
+        target = _file(out, data, seed)
+        if data in ROWS and not target.exists() and (networks := _networks(data, seed, results, runs, device)):
+            first = stored(_file(results, f"{data}/{ROWS[data][0]}", seed))
+            keep = ("points", "test", "split", "device", "dtype", "commit", "safeset", "torch")
+            command = f"safeset reproduce {' '.join(f'{data}/{row}' for row in ROWS[data])}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            numbers = {"data": data, "seed": seed, **plain(analysed(data, networks))}
+            write_json(target, {**numbers, **{name: first[name] for name in keep}, "command": command})
+        if target.exists():
+            found.append(stored(target))
     return found
+
+
+def _networks(data: str, seed: int, results: Path, runs: Path, device: str | None) -> dict[str, Answers] | None:
+    """The answers of the networks of all rows of a data set that results were published of; None if one is missing."""
+    networks = {}
+    for row in ROWS[data]:
+        path, run = _file(results, f"{data}/{row}", seed), run_of(runs, f"{data}/{row}", seed)
+        if run is None or not path.exists():
+            return None
+        networks[row] = answers_of(run, device)
+        if networks[row].weights != stored(path).get("weights"):
+            return None
+    return networks
 
 
 def told(analyses: Sequence[Mapping[str, Any]]) -> list[list[str]]:
