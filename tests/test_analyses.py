@@ -1,5 +1,6 @@
 """The analyses of the paper's text, against sets and loops."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -8,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safeset import Affinity, certify_logits
-from safeset.analyses import PAPER_SAYS, ROWS, analysed, together
+from safeset import Affinity, ArgumentError, certify_logits
+from safeset.analyses import ROWS, analysed, together
 from safeset.answers import WAYS, Answers
 from safeset.constants import HeadConstants
 from safeset.margins import METHODS
-from safeset.reproduce import PAPER
+from safeset.paper import PAPER, PAPER_SAYS
 
 NAMES = ("Highway", "River", "Forest", "Pasture", "Sea", "Crop", "City")
 SETS = Affinity([[0, 1], [2, 3, 4]])
@@ -37,7 +38,7 @@ def answers(seed, guarantee, points=60):
     }
     k = certificates["uniform"].windows.shape[1]
     radii = torch.tensor(make.random((2, points, k)))
-    return Answers(labels, certificates, radii[0], radii[1], dict.fromkeys(METHODS, 1e-6), "")
+    return Answers(labels, certificates, radii[0], radii[1], dict.fromkeys(METHODS, 1e-6), {})
 
 
 def sets_of(certificate):
@@ -49,15 +50,19 @@ def share(hits, among):
     return sum(hits[place] for place in among) / len(among) if among else None
 
 
+def networks_of(data, seed, *guarantees):
+    """Answers of every row of a data set at the same points."""
+    found = {
+        row: answers(seed + place, each) for place, (row, each) in enumerate(zip(ROWS[data], guarantees, strict=True))
+    }
+    labels = next(iter(found.values())).labels
+    return {row: replace(each, labels=labels) for row, each in found.items()}
+
+
 @given(st.integers(0, 10_000))
 def test_eurosat(seed):
-    rows = dict(zip(ROWS["eurosat"], ("standard", "rt3", SETS, Affinity([[0, 1, 5], [2, 3]])), strict=True))
-    networks = {row: answers(seed + place, guarantee) for place, (row, guarantee) in enumerate(rows.items())}
+    networks = networks_of("eurosat", seed, "standard", "rt3", SETS, Affinity([[0, 1, 5], [2, 3]]))
     labels = networks["rt3"].labels.tolist()
-    networks = {
-        row: Answers(torch.tensor(labels), each.certificates, each.stays, each.all_stay, each.seconds, "")
-        for row, each in networks.items()
-    }
     found = analysed("eurosat", networks)["shares"]
     for way in METHODS:
         standard, relaxed = sets_of(networks["standard"][way]), sets_of(networks["rt3"][way])
@@ -80,13 +85,7 @@ def test_eurosat(seed):
 
 @given(st.integers(0, 10_000))
 def test_cifar100(seed):
-    networks = dict(
-        zip(
-            ROWS["cifar100"],
-            (answers(seed, "standard"), answers(seed + 1, "rt5"), answers(seed + 2, SETS)),
-            strict=True,
-        )
-    )
+    networks = networks_of("cifar100", seed, "standard", "rt5", SETS)
     found = analysed("cifar100", networks)["shares"]
     groups = [{NAMES[each] for each in one} for one in ({0, 1}, {2, 3, 4}, {5}, {6})]
     every = range(60)
@@ -117,7 +116,7 @@ def test_cifar100(seed):
 
 @given(st.integers(0, 10_000))
 def test_membership_and_pairs(seed):
-    networks = {"standard": answers(seed, "standard"), "rt5": answers(seed + 1, "rt5")}
+    networks = networks_of("tiny-imagenet", seed, "standard", "rt5")
     result = analysed("tiny-imagenet", networks)
     relaxed, found = networks["rt5"], result["membership"]
     assert found["k"] == [1, 2, 3, 4, 5]
@@ -155,10 +154,28 @@ def test_acasxu_has_both_definitions():
     assert result["seconds_per_point"]["targeted"]["joint"] == 1e-6
 
 
+def test_classes_one_by_one():
+    networks = networks_of("tiny-imagenet", 0, "standard", "rt5")
+    found, labels = analysed("tiny-imagenet", networks)["classes"], networks["rt5"].labels.tolist()
+    for row, each in networks.items():
+        for label, name in enumerate(NAMES):
+            own = [place for place in range(60) if labels[place] == label]
+            assert found[row][name]["share"] == len(own) / 60
+            for way in METHODS:
+                hits = [name in record["core"] for record in each[way].records()]
+                assert found[row][name][way] == share(hits, own)
+
+
+def test_answers_at_other_points_are_refused():
+    networks = networks_of("tiny-imagenet", 0, "standard", "rt5")
+    networks["rt5"] = replace(networks["rt5"], labels=networks["rt5"].labels.flip(0))
+    with pytest.raises(ArgumentError, match="same points"):
+        analysed("tiny-imagenet", networks)
+
+
 def test_names_agree():
     assert {f"{data}/{row}" for data, rows in ROWS.items() for row in rows} == set(PAPER)
-    rows = {row: answers(0, "rt3" if row == "rt3" else SETS) for row in ROWS["eurosat"]}
-    found = set(analysed("eurosat", rows)["shares"])
-    rows = {row: answers(0, "rt5" if row == "rt5" else SETS) for row in ROWS["cifar100"]}
+    found = set(analysed("eurosat", networks_of("eurosat", 0, "standard", "rt3", SETS, SETS))["shares"])
+    rows = networks_of("cifar100", 0, "standard", "rt5", SETS)
     assert set(PAPER_SAYS) <= found | set(analysed("cifar100", rows)["shares"])
     assert together(answers(0, "standard")["uniform"]) == []

@@ -29,7 +29,7 @@ def test_a_dense_bound_is_just_above_the_norm(kind, scale):
 
 @pytest.mark.slow
 @settings(max_examples=3000)
-@given(st.integers(0, 2**32), st.sampled_from(KINDS), st.floats(-320, 305), st.integers(1, 12), st.integers(1, 12))
+@given(st.integers(0, 2**32), st.sampled_from(KINDS), st.floats(-320, 300), st.integers(1, 12), st.integers(1, 12))
 def test_dense_bounds_of_thousands_of_matrices(seed, kind, exponent, rows, columns):
     matrix = matrix_of_a_kind(np.random.default_rng(seed), kind, rows, columns)
     matrix = matrix * 10.0 ** (exponent / 2) * 10.0 ** (exponent / 2)

@@ -7,7 +7,9 @@ import pytest
 
 from safeset import ArgumentError, analyses
 from safeset.analyses import ROWS
-from safeset.reproduce import PAPER, analyse, compared, recipe_of, reproduce
+from safeset.errors import TrainingWarning
+from safeset.paper import PAPER, compared
+from safeset.reproduce import analyse, groups, recipe_of, reproduce, run_of
 from safeset.runs import load
 from safeset.training.recipe import list_recipes, recipe_folder
 from test_cli import safeset
@@ -63,7 +65,7 @@ def test_results_of_other_recipes_are_not_mixed(tmp_path):
     with pytest.raises(ArgumentError, match="Choose another --out"):
         reproduce(["digits/rt3"], seeds=2, **places)
     path = tmp_path / "results" / "digits" / "rt3-seed0.json"
-    for content, problem in ((path.read_text()[:100], "JSON"), ("[]", "Remove it")):
+    for content, problem in ((path.read_text()[:100], "JSON"), ("[]", "Remove it"), ("{}", "row, seed, weights")):
         path.write_text(content)
         with pytest.raises(ArgumentError, match=problem):
             reproduce(["digits/rt3"], seeds=1, changes=QUICK, **places)
@@ -83,9 +85,43 @@ def test_analyses_are_of_the_published_networks(tmp_path, monkeypatch):
     assert json.loads((out / "digits-seed0.json").read_text()) == found
     assert analyse(["blobs2d/rt2"], seeds=2, results=results, out=out, **places) == []
     (out / "digits-seed0.json").unlink()
-    path = results / "digits" / "rt3-seed0.json"
+    path, stale = results / "digits" / "rt3-seed0.json", {**found, "weights": {"rt3": "of another"}, "shares": {}}
+    (out / "digits-seed0.json").write_text(json.dumps(stale))
+    assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]  # made anew
     path.write_text(json.dumps({**json.loads(path.read_text()), "weights": "of another network"}))
-    assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == []
+    with pytest.warns(TrainingWarning, match="seed 0, are not in .*: no analysis"):
+        assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == []
+
+
+def test_networks_that_are_there_are_not_trained_again(tmp_path, monkeypatch):
+    places = {"out": tmp_path / "results", "runs": tmp_path / "runs", "device": "cpu"}
+    first = reproduce(["digits/rt3"], seeds=3, changes=QUICK, **places)
+    for seed in (1, 2):
+        (tmp_path / "results" / "digits" / f"rt3-seed{seed}.json").unlink()
+    run = run_of(tmp_path / "runs", "digits/rt3", 1)
+    evaluation = json.loads(run.evaluation.read_text())
+    run.evaluation.write_text(json.dumps({**evaluation, "guarantee": "top1", "points": 3}))  # as of other settings
+    monkeypatch.setattr("safeset.training.train.fit", lambda *_, **__: pytest.fail("trained again"))
+    with pytest.warns(TrainingWarning, match="has ended already"):
+        assert reproduce(["digits/rt3"], seeds=3, changes=QUICK, **places) == first
+
+
+def test_groups_of_seeds(tmp_path):
+    def numbers(*seeds):
+        return [(group.path.name, group.first, group.count) for group in groups(tmp_path, "a/b", seeds)]
+
+    assert numbers(0, 1, 2, 5) == [("b-seed0-to-2", 0, 3), ("b-seed5", 5, 1)]
+    for name in ("b-seed0-to-9", "b-seed12", "b-seed20-to-21", "c-seed3", "b-seedx"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+    (tmp_path / "a" / "b-seed13").write_text("no directory")
+    assert numbers(0, 1, 2) == [("b-seed0-to-9", 0, 10)]  # begun: it goes on as it was
+    assert numbers(9, 10, 11, 12, 13) == [
+        ("b-seed0-to-9", 0, 10),
+        ("b-seed12", 12, 1),
+        ("b-seed10-to-11", 10, 2),
+        ("b-seed13", 13, 1),
+    ]
+    assert run_of(tmp_path, "a/b", 12) is None  # not done
 
 
 def test_published_results_are_of_the_paper_s_own_recipes():
@@ -111,6 +147,10 @@ def test_mistakes_are_named(tmp_path):
         reproduce([str(recipe_folder() / "digits" / "rt3.toml")], seeds=1)
     with pytest.raises(ArgumentError, match="acasxu/targeted"):
         reproduce(["acasxu/targeted-6-1"], seeds=1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="directory for results"):
+        reproduce(["digits/rt3"], seeds=1, out=tmp_path / "file", runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
     output, _ = safeset("reproduce", "digits/rt3", "--seeds", "1", "--set", "epochs=1", cwd=tmp_path)
     assert "digits/rt3" in output
     assert json.loads((tmp_path / "results" / "paper" / "digits" / "rt3-seed0.json").read_text())["row"] == "digits/rt3"

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from safeset.certificates import Certificate
 from safeset.certify import certify_logits
 from safeset.constants import HeadConstants
-from safeset.data.dataset import Split
+from safeset.data.dataset import Dataset, Split
 from safeset.errors import expected
 from safeset.evaluation import POINTS_AT_ONCE, Metrics
 from safeset.files import read_tensors, write_tensors
@@ -21,7 +22,7 @@ from safeset.inputs import as_device
 from safeset.jobs import run_data
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
-from safeset.provenance import weights_digest
+from safeset.provenance import provenance, weights_digest
 from safeset.runs import Run, load
 
 ESTIMATE = "estimate"  # `uniform` by the power method's constants: they prove nothing
@@ -41,7 +42,7 @@ class Answers:
         stays: (n, K) the radius below which the label stays among the k best, k = 1..K: what Jia et al. certify.
         all_stay: (n, K) the radius below which each of the k best classes stays among the k best.
         seconds: to certify a point by each of `METHODS`, in batches.
-        weights: the digest of the network's weights.
+        about: with what they were made: digests of weights and points, how the bounds were proved, the device …
     """
 
     labels: Tensor
@@ -49,7 +50,7 @@ class Answers:
     stays: Tensor
     all_stay: Tensor
     seconds: Mapping[str, float]
-    weights: str
+    about: Mapping[str, Any]
 
     def __getitem__(self, way: str) -> Certificate:
         return self.certificates[way]
@@ -78,7 +79,7 @@ class Answers:
             "epsilon": repr(one.epsilon),
             "class_names": json.dumps(one.class_names),
             "seconds": json.dumps(dict(self.seconds)),
-            "weights": self.weights,
+            "about": json.dumps(dict(self.about)),
         }
         write_tensors(path, tensors, texts)
 
@@ -103,26 +104,29 @@ class Answers:
                 for way in WAYS
             }
             kept = {name: tensors[name] for name in ("labels", "stays", "all_stay")}
-            seconds, weights = json.loads(texts["seconds"]), texts["weights"]
-            return Answers(certificates=certificates, seconds=seconds, weights=weights, **kept)
-        except (KeyError, ValueError) as error:
+            seconds, about = json.loads(texts["seconds"]), json.loads(texts["about"])
+            return Answers(certificates=certificates, seconds=seconds, about=about, **kept)
+        except (KeyError, TypeError, ValueError) as error:
             remedy = "Remove it, and safeset reproduce makes it anew."
             raise expected(f"answers at {path}", f"something else ({error})", remedy) from None
 
 
-def answers_of(run: Run, device: str | None = None, *, test: Split | None = None) -> Answers:
+def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = None) -> Answers:
     """The answers of a run's network at its test points: those stored beside it, or made now and stored.
 
     Args:
         run: a run whose training has ended.
         device: such as ``"cuda"``, to certify on.
-        test: the run's test points, where they are at hand.
+        data: the run's data, where it is at hand.
     """
     path, weights = run.path / NAME, json.loads(run.evaluation.read_text())["weights"]
-    if path.exists() and (stored := Answers.read(path)).weights == weights:
+    if path.exists() and (stored := Answers.read(path)).about["weights"] == weights:
         return stored
-    net = load(run.path).to(as_device(device))
-    found = answered(net, run_data(run.read_recipe()).test if test is None else test)
+    net, recipe = load(run.path).to(as_device(device)), run.read_recipe()
+    points = run_data(recipe) if data is None else data
+    made = answered(net, points.test)
+    split = "validation" if recipe.validation else "test"
+    found = replace(made, about={"data": points.name, "split": split, **made.about})
     found.write(path)
     return found
 
@@ -130,8 +134,9 @@ def answers_of(run: Run, device: str | None = None, *, test: Split | None = None
 def answered(net: CertifiedNet, test: Split) -> Answers:
     """The answers of a net at labelled points."""
     device = next(net.parameters()).device
-    constants, frozen = converged(net), net.frozen()
-    frozen.bounds()  # proved before the clock runs
+    constants, frozen = estimated(net), net.frozen()
+    for method in METHODS if len(test) else ():  # proved, and warm, before the clock runs
+        frozen.certify(test[torch.arange(min(len(test), POINTS_AT_ONCE))].to(device).inputs, method=method)
     k = net.guarantee.largest_k(net.classes)
     found: dict[str, list[Certificate]] = {way: [] for way in WAYS}
     seconds = dict.fromkeys(METHODS, 0.0)
@@ -157,13 +162,19 @@ def answered(net: CertifiedNet, test: Split) -> Answers:
         stays=torch.cat(stays),
         all_stay=torch.cat(all_stay),
         seconds={method: total / len(test) for method, total in seconds.items()},
-        weights=weights_digest(net.network.state_dict()),
+        about={
+            "bound_method": sorted({layer.method for layer in frozen.bounds().layers}),
+            "dtype": "float64",
+            **provenance(device),
+            "test": test.digest(),
+            "weights": weights_digest(net.network.state_dict()),
+        },
     )
 
 
 @torch.no_grad()
-def converged(net: CertifiedNet) -> HeadConstants:
-    """The head's constants by many steps of the power method."""
+def estimated(net: CertifiedNet) -> HeadConstants:
+    """The head's constants by 500 steps of the power method: below the truth, by some thousandths in these networks."""
     constants, _ = net.estimate(None, net.start_vectors(), POWER_STEPS)
     return HeadConstants(constants.rows.double(), float(constants.scale))
 

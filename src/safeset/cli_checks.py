@@ -10,6 +10,13 @@ from safeset import console
 from safeset.cli_options import Changes, Device, RunPath, changes
 from safeset.errors import expected
 
+RESULTS = Path("results/paper")
+
+
+def _alone() -> None:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise expected("one process", f"{os.environ['WORLD_SIZE']} workers", "Start it without torchrun.")
+
 
 def audit(
     run: RunPath,
@@ -25,8 +32,7 @@ def audit(
     from safeset.files import write_json
     from safeset.runs import Run
 
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise expected("one process for an audit", f"{os.environ['WORLD_SIZE']} workers", "Start it without torchrun.")
+    _alone()
     target = out or Run(run).path / "audit.json"
     if out is not None and not target.parent.is_dir():
         raise expected("a directory for the JSON file", f"none at {target.parent}")
@@ -45,36 +51,33 @@ def reproduce(
         list[str] | None, typer.Argument(help="Rows of the paper's table: cifar100/rt5 … Default: all.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Networks for each row.")] = 10,
-    out: Annotated[Path, typer.Option(help="Where the JSON files go; those that are there are kept.")] = Path(
-        "results/paper"
-    ),
-    analyses: Annotated[Path, typer.Option(help="The same for the analyses of the text.")] = Path(
-        "results/analyses/paper"
-    ),
+    out: Annotated[Path, typer.Option(help="Where the JSON files go; those that are there are kept.")] = RESULTS,
+    analyses: Annotated[
+        Path | None,
+        typer.Option(help="The same for the analyses of the text. Default: results/analyses/paper, or in --out."),
+    ] = None,
     runs: Annotated[Path, typer.Option(help="Where the trained models go.")] = Path("runs/paper"),
     change: Changes = None,
     device: Device = None,
 ) -> None:
     """Train and evaluate the paper's table anew, as far as it is missing, and print both."""
-    from safeset import reproduce as paper
+    from safeset import paper
+    from safeset import reproduce as job
 
+    _alone()
+    named = rows or list(paper.PAPER)
+    beside = analyses or (Path("results/analyses/paper") if out == RESULTS else out / "analyses")
     watch = console.TrainingWatch()
     try:
-        records = paper.reproduce(
-            rows or tuple(paper.PAPER),
-            seeds=seeds,
-            out=out,
-            runs=runs,
-            changes=changes(change or []),
-            device=device,
-            watch=watch,
+        records = job.reproduce(
+            named, seeds=seeds, out=out, runs=runs, changes=changes(change or []), device=device, watch=watch
         )
+        found = job.analyse(named, seeds=seeds, results=out, out=beside, runs=runs, device=device, watch=watch)
     finally:
         watch.end()
     header = ["row", "", "seeds", "the paper", "uniform", "floating", "joint", "uniform, by the power method"]
     console.table("proved bounds, but for the last column", header, paper.compared(records), texts=2)
-    wanted = list(dict.fromkeys(each["row"] for each in records))
-    if found := paper.analyse(wanted, seeds=seeds, results=out, out=analyses, runs=runs, device=device):
+    if found:
         console.out.print()
         console.table("the analyses of the text", ["data", "share", *header[2:-1]], paper.told(found), texts=2)
 

@@ -278,8 +278,10 @@ class FrozenNet(CertifiedNet):
         """Plain logits in float64."""
         return self.network(x.double())  # type: ignore[no-any-return]
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def logits(self, x: Numbers) -> Tensor:
         """The logits that `certify` certifies, (batch, *input_shape) → (batch, classes): its parts, its arithmetic."""
+        self.proof()  # refuses what cannot be certified
         with strict_arithmetic():
             return self._logits(self._parts(self._inputs(x)))
 

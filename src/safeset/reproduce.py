@@ -1,38 +1,23 @@
-"""The paper's table, trained and evaluated anew: a JSON file for each row and seed, beside the paper's numbers."""
+"""The paper's table and the analyses of its text, trained and evaluated anew: a JSON file for each row and seed."""
 
-import json
 import re
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
-from safeset.analyses import PAPER_SAYS, ROWS, analysed
-from safeset.answers import RATES, WAYS, Answers, answers_of
+from safeset.analyses import ROWS, analysed
+from safeset.answers import WAYS, Answers, answers_of
 from safeset.errors import expected, nearest
 from safeset.files import write_json
-from safeset.jobs import plain, run_data
-from safeset.margins import METHODS
+from safeset.jobs import plain, run_data, written
+from safeset.paper import PAPER
 from safeset.runs import Run
 from safeset.texts import parse_json, read_text
 from safeset.training.recipe import Recipe, assembled, list_recipes
 from safeset.training.train import train
 from safeset.training.watch import Silent, Watch
-
-# Table 1 of the paper: VRA, rejection rate and clean accuracy, each with its standard deviation over ten runs.
-PAPER: dict[str, tuple[tuple[float, float | None], ...]] = {
-    "eurosat/standard": ((0.749, 0.003), (0.204, 0.002), (0.862, 0.003)),
-    "eurosat/rt3": ((0.908, 0.002), (0.073, 0.002), (0.987, 0.002)),
-    "eurosat/highway-river": ((0.798, 0.002), (0.170, 0.002), (0.917, 0.003)),
-    "eurosat/highway-river-agriculture": ((0.819, 0.003), (0.151, 0.003), (0.930, 0.003)),
-    "cifar100/standard": ((0.281, 0.002), (0.640, 0.003), (0.473, 0.002)),
-    "cifar100/rt5": ((0.360, 0.002), (0.562, 0.002), (0.706, 0.003)),
-    "cifar100/superclass": ((0.323, 0.002), (0.599, 0.002), (0.520, 0.002)),
-    "tiny-imagenet/standard": ((0.224, None), (0.639, None), (0.346, None)),
-    "tiny-imagenet/rt5": ((0.277, 0.002), (0.447, 0.006), (0.537, 0.002)),
-    "acasxu/targeted": ((0.749, 0.001), (0.195, 0.001), (0.858, 0.002)),
-}
 
 
 def reproduce(
@@ -47,7 +32,8 @@ def reproduce(
 ) -> list[dict[str, Any]]:
     """Train and evaluate rows of the paper's table, seeds 0 to ``seeds`` − 1: what ``out`` lacks.
 
-    A seed that has its file is skipped, a training that was interrupted is continued.
+    A seed that has its file is skipped, a network that ``runs`` has is not trained again, and a training that was
+    interrupted is continued.
 
     Args:
         rows: names of recipes: those of the paper's rows, or any other; ``acasxu/targeted-<i>-<j>`` for others of the
@@ -65,35 +51,46 @@ def reproduce(
     if seeds < 1:
         raise expected("`seeds` to be at least 1", seeds)
     watch, changed, found = watch or Silent(), dict(changes or {}), []
-    for row in rows:  # what is wrong is said before anything is trained
-        recipe_of(row, changed)
-    for row in dict.fromkeys(rows):
-        kept = {seed: stored(path) for seed in range(seeds) if (path := _file(out, row, seed)).exists()}
-        for seed, one in kept.items():
-            if one.get("changes", {}) != changed:
-                path, got = _file(out, row, seed), f"those with --set {one.get('changes') or 'nothing'}"
-                raise expected(f"results of the recipe as it is wanted in {path}", got, "Choose another --out.")
-        for first, count in _stretches([seed for seed in range(seeds) if seed not in kept]):
-            recipe = recipe_of(row, {**changed, "seed": first, "seeds": count})
-            group = runs / f"{row}-seed{first}" if count == 1 else runs / f"{row}-seed{first}-to-{first + count - 1}"
-            group.parent.mkdir(parents=True, exist_ok=True)
-            train(recipe, out=group, resume=True, device=device, watch=watch)
-            trained = [Run(group / f"seed{first + one}" if count > 1 else group) for one in range(count)]
-            seconds, test = Run(group).records()[-1]["seconds"] / count, run_data(trained[0].read_recipe()).test
-            for seed, run in enumerate(trained, start=first):
-                target = _file(out, row, seed)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                kept[seed] = record(row, run, seconds, answers_of(run, device, test=test), changed)
-                write_json(target, kept[seed])
-        found += [kept[seed] for seed in range(seeds)]
+    kept = {row: _kept(row, out, seeds, changed) for row in rows}  # what is wrong is said before anything is trained
+    for row, done in kept.items():
+        for group in groups(runs, row, [seed for seed in range(seeds) if seed not in done]):
+            recipe = recipe_of(row, {**changed, "seed": group.first, "seeds": group.count})
+            group.path.parent.mkdir(parents=True, exist_ok=True)
+            train(recipe, out=group.path, resume=True, device=device, watch=watch)
+            data, lines = run_data(group.run(group.first).read_recipe()), Run(group.path).records()
+            for seed in group.seeds:
+                if not _file(out, row, seed).exists():
+                    run, seconds = group.run(seed), lines[-1]["seconds"] / group.count if lines else None
+                    done[seed] = record(row, run, seconds, answers_of(run, device, data=data), changed)
+                    write_json(_file(out, row, seed), done[seed])
+        found += [done[seed] for seed in range(seeds)]
     return found
 
 
-def stored(path: Path) -> dict[str, Any]:
-    """What a JSON file of results holds."""
+def _kept(row: str, out: Path, seeds: int, changes: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """The results of a row that are there already, by seed; all that can be wrong with them is named."""
+    recipe_of(row, changes)
+    folder, found = _file(out, row, 0).parent, {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise expected(f"a directory for results at {folder}", error.strerror or str(error)) from None
+    for seed in range(seeds):
+        path = _file(out, row, seed)
+        if path.exists():
+            found[seed] = stored(path, ("row", "seed", "weights", *WAYS))
+            if found[seed].get("changes", {}) != changes:
+                got = f"those with --set {found[seed].get('changes') or 'nothing'}"
+                raise expected(f"results of the recipe as it is wanted in {path}", got, "Choose another --out.")
+    return found
+
+
+def stored(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """What a JSON file of results holds, with these keys at least."""
     found = parse_json(read_text(path), str(path))
-    if not isinstance(found, dict):
-        raise expected(f"results at {path}", type(found).__name__, "Remove it, and it is made anew.")
+    lacking = [key for key in keys if key not in found] if isinstance(found, dict) else ["all"]
+    if not isinstance(found, dict) or lacking:
+        raise expected(f"results at {path}", f"none of {', '.join(lacking)}", "Remove it, and it is made anew.")
     return found
 
 
@@ -112,23 +109,65 @@ def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
     return assembled(row, changes)
 
 
+@dataclass(frozen=True)
+class Group:
+    """Seeds of a row that are trained at once, in one directory."""
+
+    path: Path
+    first: int
+    count: int
+
+    @property
+    def seeds(self) -> range:
+        """The numbers of the seeds."""
+        return range(self.first, self.first + self.count)
+
+    def run(self, seed: int) -> Run:
+        """Where a seed's own network lies."""
+        return Run(self.path / f"seed{seed}" if self.count > 1 else self.path)
+
+
+def groups(runs: Path, row: str, seeds: Sequence[int]) -> list[Group]:
+    """Directories in which seeds are trained: those that are there, finished or not, then new ones for the rest."""
+    left, found = list(seeds), []
+    for group in _there(runs, row):
+        if any(seed in left for seed in group.seeds):
+            found.append(group)
+            left = [seed for seed in left if seed not in group.seeds]
+    for first, count in _stretches(left):
+        last = f"-to-{first + count - 1}" if count > 1 else ""
+        found.append(Group(runs / f"{row}-seed{first}{last}", first, count))
+    return found
+
+
 def run_of(runs: Path, row: str, seed: int) -> Run | None:
     """Where a seed of a row was trained, alone or with others; None if nowhere."""
-    folder, name = (runs / row).parent, Path(row).name
-    places = [folder / f"{name}-seed{seed}", *folder.glob(f"{name}-seed*-to-*/seed{seed}")]
-    return next((Run(place) for place in places if Run(place).done), None)
+    places = [group.run(seed) for group in _there(runs, row) if seed in group.seeds]
+    return next((place for place in places if place.done), None)
 
 
-def record(row: str, run: Run, seconds: float, answers: Answers, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _there(runs: Path, row: str) -> Iterator[Group]:
+    """The groups of a row whose directories are there."""
+    name = Path(row).name
+    for path in sorted((runs / row).parent.glob(f"{name}-seed*")):
+        found = re.fullmatch(re.escape(name) + r"-seed(\d+)(?:-to-(\d+))?", path.name)
+        if found and path.is_dir():
+            yield Group(path, int(found[1]), int(found[2] or found[1]) - int(found[1]) + 1)
+
+
+def record(row: str, run: Run, seconds: float | None, answers: Answers, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of one trained network as they are published; ``changes`` are those of its recipe, if any."""
-    result = json.loads(run.evaluation.read_text())
-    keep = ("seed", "points", "guarantee", "data", "split", "bound_method", "dtype", "device", "commit", "safeset")
+    recipe = run.read_recipe()
     return {
         "row": row,
+        "seed": recipe.seed,
         "epsilon": answers["uniform"].epsilon,
         **{way: answers.rates(way) for way in WAYS},
-        "seconds": round(seconds, 3),
-        **{name: result[name] for name in (*keep, "torch", "test", "weights", "recipe")},
+        "points": len(answers),
+        "guarantee": str(answers["uniform"].guarantee),
+        "seconds": None if seconds is None else round(seconds, 3),
+        **answers.about,
+        "recipe": written(recipe),
         **({"changes": dict(changes)} if changes else {}),
         "command": f"safeset reproduce {row}" + "".join(f" --set {key}={value}" for key, value in changes.items()),
     }
@@ -142,10 +181,12 @@ def analyse(
     out: Path = Path("results/analyses/paper"),
     runs: Path = Path("runs/paper"),
     device: str | None = None,
+    watch: Watch | None = None,
 ) -> list[dict[str, Any]]:
     """The analyses of the paper's text for the data sets of some rows, seeds 0 to ``seeds`` − 1: what ``out`` lacks.
 
-    They need the networks of all of a data set's rows, of one seed, those of the published results.
+    They need the networks of all of a data set's rows, of one seed: those of the published results. An analysis of
+    other networks is made anew.
 
     Args:
         rows: as for `reproduce`.
@@ -154,74 +195,51 @@ def analyse(
         out: where the JSON files go, ``<data>-seed<N>.json``.
         runs: where the trained models are.
         device: such as ``"cuda"``.
+        watch: is told what cannot be made.
 
     Returns:
         What ``out`` holds then, data set by data set.
     """
     found = []
-    for data, seed in product(dict.fromkeys(row.partition("/")[0] for row in rows), range(seeds)):
-        target = _file(out, data, seed)
-        if data in ROWS and not target.exists() and (networks := _networks(data, seed, results, runs, device)):
-            first = stored(_file(results, f"{data}/{ROWS[data][0]}", seed))
-            keep = ("points", "test", "split", "device", "dtype", "commit", "safeset", "torch")
-            command = f"safeset reproduce {' '.join(f'{data}/{row}' for row in ROWS[data])}"
+    names = [name for name in dict.fromkeys(row.partition("/")[0] for row in rows) if name in ROWS]
+    for data, seed in product(names, range(seeds)):
+        paths = {row: _file(results, f"{data}/{row}", seed) for row in ROWS[data]}
+        if not all(path.exists() for path in paths.values()):
+            continue
+        published = {row: stored(path, ("weights",)) for row, path in paths.items()}
+        weights, target = {row: one["weights"] for row, one in published.items()}, _file(out, data, seed)
+        kept = stored(target) if target.exists() else {}
+        if kept.get("weights") != weights:
+            networks = _networks(data, seed, weights, runs, device)
+            if networks is None:
+                (watch or Silent()).note(f"The networks of {data}, seed {seed}, are not in {runs}: no analysis.")
+                continue
+            first = next(iter(published.values()))
+            about = {name: first[name] for name in ABOUT if name in first}
+            command = f"safeset reproduce {' '.join(f'{data}/{row}' for row in weights)}"
             target.parent.mkdir(parents=True, exist_ok=True)
             numbers = {"data": data, "seed": seed, **plain(analysed(data, networks))}
-            write_json(target, {**numbers, **{name: first[name] for name in keep}, "command": command})
-        if target.exists():
-            found.append(stored(target))
+            kept = {**numbers, **about, "weights": weights, "command": command}
+            write_json(target, kept)
+        found.append(kept)
     return found
 
 
-def _networks(data: str, seed: int, results: Path, runs: Path, device: str | None) -> dict[str, Answers] | None:
-    """The answers of the networks of all rows of a data set that results were published of; None if one is missing."""
+ABOUT = ("points", "test", "split", "device", "dtype", "bound_method", "commit", "safeset", "torch", "changes")
+
+
+def _networks(
+    data: str, seed: int, weights: Mapping[str, str], runs: Path, device: str | None
+) -> dict[str, Answers] | None:
+    """The answers of the networks that have these weights; None if one is missing."""
     networks = {}
-    for row in ROWS[data]:
-        path, run = _file(results, f"{data}/{row}", seed), run_of(runs, f"{data}/{row}", seed)
-        if run is None or not path.exists():
+    for row, own in weights.items():
+        run = run_of(runs, f"{data}/{row}", seed)
+        answers = answers_of(run, device) if run else None
+        if answers is None or answers.about["weights"] != own:
             return None
-        networks[row] = answers_of(run, device)
-        if networks[row].weights != stored(path).get("weights"):
-            return None
+        networks[row] = answers
     return networks
-
-
-def told(analyses: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A line for each share: the paper's, where its text has one, and ours by method, mean ± standard deviation."""
-    lines = []
-    for data, group in groupby(analyses, key=lambda each: str(each["data"])):
-        several = [one["shares"] for one in group]
-        for place, name in enumerate(several[0]):
-            ours = [spread([one[name][method] for one in several]) for method in METHODS]
-            paper = f"{PAPER_SAYS[name]:.2f}" if name in PAPER_SAYS else "–"
-            lines.append([data if place == 0 else "", name, str(len(several)) if place == 0 else "", paper, *ours])
-    return lines
-
-
-def compared(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A line for each row and number: the paper's, and ours by each way, mean ± standard deviation."""
-    lines = []
-    for row, group in groupby(records, key=lambda each: str(each["row"])):
-        several = list(group)
-        for place, name in enumerate(RATES):
-            ours = [spread([one[way][name] for one in several]) for way in WAYS]
-            mean, deviation = PAPER[row][place] if row in PAPER else (None, None)
-            paper = "–" if mean is None else f"{mean:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
-            lines.append([row if place == 0 else "", name, str(len(several)) if place == 0 else "", paper, *ours])
-    return lines
-
-
-def spread(values: Sequence[float | None]) -> str:
-    """Mean ± standard deviation of what is known.
-
-    >>> spread([0.25, None, 0.35])
-    '0.300 ± 0.071'
-    """
-    known = [value for value in values if value is not None]
-    if not known:
-        return "–"
-    mean = f"{statistics.fmean(known):.3f}"
-    return f"{mean} ± {statistics.stdev(known):.3f}" if len(known) > 1 else mean
 
 
 def _file(out: Path, row: str, seed: int) -> Path:
