@@ -2,22 +2,15 @@
 
     PYTHONPATH=src python benchmarks/precision.py    # writes results/analyses/precision.json
 
-RT5 on CIFAR-100 (in $SAFESET_DATA), ten seeds at once, evaluated by proved bounds on validation data: a tenth of the
-training data.
+RT5 on CIFAR-100 (in $SAFESET_DATA), ten seeds at once, evaluated by proved bounds on validation data.
 """
 
 import argparse
-import json
-import shutil
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 from common import save
-from safeset import train
-from safeset.runs import Run
-from safeset.training.recipe import PRECISIONS, assembled
+from safeset.training.recipe import PRECISIONS
+from trial import trial
 
 
 def main() -> None:
@@ -29,16 +22,10 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for precision in PRECISIONS:
-        folder = Path(tempfile.mkdtemp())
-        changes = {"epochs": arguments.epochs, "seeds": arguments.seeds, "precision": precision, "validation": True}
-        started = time.perf_counter()
-        train(assembled(arguments.recipe, changes), out=folder / "run")
-        result = json.loads(Run(folder / "run").evaluation.read_text())
-        seconds = [record["seconds"] for record in Run(folder / "run").records()]
-        rows.append({"precision": precision, "training_seconds": seconds[-1], "rows": result.pop("rows")})
-        rows[-1]["seconds"] = round(time.perf_counter() - started, 1)
+        changes = {"epochs": arguments.epochs, "seeds": arguments.seeds, "precision": precision}
+        row, result = trial(arguments.recipe, changes)
+        rows.append({"precision": precision, **row})
         print(rows[-1], flush=True)
-        shutil.rmtree(folder)
     save("analyses/precision.json", {**result, "command": "python benchmarks/precision.py", "precisions": rows})
 
 
