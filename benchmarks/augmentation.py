@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python benchmarks/augmentation.py eurosat/standard
 
-writes results/analyses/augmentation-eurosat.json. The recipe with no augmentation, and with more and more of it, one network each.
+writes results/analyses/augmentation-eurosat.json: the recipe with no augmentation, and with more and more of it, one
+network each.
 """
 
 import argparse
