@@ -143,6 +143,8 @@ def test_points_far_from_zero_do_not_hide_violations(monkeypatch, tmp_path):
     x = 1e7 + torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     auditor = auditing.Auditor(net, Split(x, torch.zeros(20).long()), auditing.Clock(time.perf_counter(), 60))
     assert all(row["confirmed"] for row in auditor.control())
+    monkeypatch.setattr(auditing, "DEAR", 0.0)
+    assert [row["confirmed"] for row in auditor.control()] == [True, None, None]  # dear ones are made once
 
 
 def test_what_is_no_evaluation_is_told(run):

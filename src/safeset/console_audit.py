@@ -5,6 +5,8 @@ from typing import Any
 
 from safeset.console import out, table
 
+CONFIRMED = {True: "yes", False: "no", None: "–"}
+
 
 def show(result: dict[str, Any]) -> None:
     """Print an audit: what was compared, proved and attacked, and the verdict."""
@@ -23,7 +25,7 @@ def show(result: dict[str, Any]) -> None:
     out.print(f"\nAttack on {about}, ε = {result['epsilon']:.4g}: {points}, {windows}", style="bold")
     _histogram(result["tightness"])
     rows = [
-        [f"{row['factor']:g}", f"{row['windows']:,}", f"{row['broken']:,}", "yes" if row["confirmed"] else "no"]
+        [f"{row['factor']:g}", f"{row['windows']:,}", f"{row['broken']:,}", CONFIRMED[row["confirmed"]]]
         for row in result["control"]
     ]
     out.print()
