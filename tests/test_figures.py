@@ -19,6 +19,7 @@ from safeset.data.embedded import blobs2d, digits
 from safeset.drawing import choices, samples, sheet
 from safeset.drawing.groups import groups
 from safeset.drawing.surfaces import CLASSES, REJECTED, plane, striped, surfaces
+from safeset.errors import DataNotFoundError
 from safeset.figures import FIGURES, Figure, draw
 from safeset.reproduce import recipe_of, run_of
 from safeset.runs import Run
@@ -314,7 +315,10 @@ def test_what_is_left_out_is_told(tmp_path):
     assert len(told) == len(FIGURES) - 1
     for line, (name, figure) in zip(told, list(FIGURES.items())[1:], strict=True):
         assert line.startswith(f"Left out {name}: there is no {figure.rows[0]}")
-        assert f"safeset reproduce {' '.join(figure.rows)} --seeds 1 --runs {tmp_path} trains" in line
+        assert (
+            f"safeset reproduce {' '.join(figure.rows)} --seeds 1 --out {tmp_path}/results --runs {tmp_path} trains"
+            in line
+        )
 
 
 def test_the_command(quick, tmp_path):
@@ -332,7 +336,7 @@ def test_mistakes_of_the_command(tmp_path):
     _, errors = safeset("figures", "surfaces", "eurosat", "--seed", "2", cwd=tmp_path, code=1)
     assert errors == (
         "error: Expected the networks of eurosat, seed 2, in runs/paper, but got no eurosat/standard and no "
-        "eurosat/rt3. safeset reproduce eurosat/standard eurosat/rt3 --seeds 3 trains them.\n"
+        "eurosat/rt3. safeset reproduce eurosat/standard eurosat/rt3 --seeds 3 --out runs/paper/results trains them.\n"
     )
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not installed')")  # `python -m` looks here first
     _, errors = safeset("figures", "surfaces", cwd=tmp_path, code=1)
@@ -347,3 +351,14 @@ def test_without_matplotlib_nothing_begins(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SafesetError, match=r"pip install 'safeset\[report\]'"):
         draw(["surfaces"], runs=tmp_path, out=tmp_path)
+
+
+def test_a_figure_without_its_data_is_left_out(tmp_path):
+    def none(runs, seed, device):
+        raise DataNotFoundError("Expected photographs, but nothing is there.")
+
+    others, told = {"one": Figure((), none), "two": Figure((), lambda *_: b"two")}, []
+    assert list(draw(out=tmp_path, figures=others, tell=told.append)) == [tmp_path / "two.png"]
+    assert told == ["Left out one: Expected photographs, but nothing is there."]
+    with pytest.raises(DataNotFoundError):
+        list(draw(["one"], out=tmp_path, figures=others))

@@ -1,17 +1,20 @@
 """Rows of the paper's table, trained and evaluated anew: here a small one."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
-from safeset import ArgumentError, analyses
+from safeset import ArgumentError, DataNotFoundError, analyses
 from safeset.analyses import ROWS
 from safeset.errors import TrainingWarning
 from safeset.paper import PAPER, compared
 from safeset.reproduce import analyse, groups, recipe_of, reproduce, run_of
 from safeset.runs import load
+from safeset.training.loop import Interrupted
 from safeset.training.recipe import list_recipes, recipe_folder
+from safeset.training.watch import Silent
 from test_cli import safeset
 
 QUICK = {"epochs": 2, "validation": True}
@@ -106,6 +109,30 @@ def test_networks_that_are_there_are_not_trained_again(tmp_path, monkeypatch):
         assert reproduce(["digits/rt3"], seeds=3, changes=QUICK, **places) == first
 
 
+def test_what_is_done_is_told(tmp_path):
+    said, places = [], {"out": tmp_path / "results", "runs": tmp_path / "runs", "device": "cpu", "changes": QUICK}
+    reproduce(["digits/rt3"], seeds=1, tell=said.append, **places)
+    reproduce(["digits/rt3"], seeds=3, tell=said.append, **places)
+    assert said == [
+        f"digits/rt3: seed 0 in {tmp_path / 'runs' / 'digits' / 'rt3-seed0'}.",
+        f"digits/rt3: seed 0 in {tmp_path / 'results'}; not trained again.",
+        f"digits/rt3: seeds 1, 2 in {tmp_path / 'runs' / 'digits' / 'rt3-seed1-to-2'}.",
+    ]
+
+
+def test_an_interrupted_row_is_continued_by_the_same_command(tmp_path, monkeypatch):
+    places = {"out": tmp_path / "results", "runs": tmp_path / "runs", "device": "cpu", "changes": QUICK}
+
+    class Impatient(Silent):
+        def epoch(self, record):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match=r"in epoch 2 of 2\. All is saved; continue with the same"):
+        reproduce(["digits/rt3"], seeds=1, watch=Impatient(), **places)
+    (found,) = reproduce(["digits/rt3"], seeds=1, **places)
+    assert found["row"] == "digits/rt3"
+
+
 def test_groups_of_seeds(tmp_path):
     def numbers(*seeds):
         return [(group.path.name, group.first, group.count) for group in groups(tmp_path, "a/b", seeds)]
@@ -137,7 +164,7 @@ def test_published_results_are_of_the_paper_s_own_recipes():
             assert stored == json.loads(json.dumps(wanted.get(key), default=str)), (path, key)
 
 
-def test_mistakes_are_named(tmp_path):
+def test_mistakes_are_named(tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match="at least 1"):
         reproduce(["digits/rt3"], seeds=0)
     _, errors = safeset("reproduce", "digits/rt3", "cifar100/rt6", "--seeds", "1", cwd=tmp_path, code=1)
@@ -147,6 +174,13 @@ def test_mistakes_are_named(tmp_path):
         reproduce([str(recipe_folder() / "digits" / "rt3.toml")], seeds=1)
     with pytest.raises(ArgumentError, match="acasxu/targeted"):
         reproduce(["acasxu/targeted-6-1"], seeds=1)
+    for key in ("seed", "seeds"):
+        with pytest.raises(ArgumentError, match=f"`{key}`.*--seeds N"):
+            reproduce(["digits/rt3"], seeds=1, changes={key: 4}, out=tmp_path / "x", runs=tmp_path / "runs")
+    monkeypatch.setenv("SAFESET_DATA", str(tmp_path / "nothing"))
+    for row in ("acasxu/targeted", "cifar100"):
+        with pytest.raises(DataNotFoundError, match="nothing is there"):
+            reproduce(["digits/rt3", row], seeds=1, out=tmp_path / "x", runs=tmp_path / "runs")
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="directory for results"):
         reproduce(["digits/rt3"], seeds=1, out=tmp_path / "file", runs=tmp_path / "runs")

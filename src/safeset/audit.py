@@ -85,7 +85,11 @@ def verdict(result: dict[str, Any]) -> tuple[str, list[str], list[str]]:
     bad = [f"{len(result['violations'])} violations"] if result["violations"] else []
     bad += [f"the bound of {line['name']}: refuted" for line in bounds if line["verdict"] == "refuted"]
     bad += [f"{check['what']}: {check['verdict']}" for check in checks if check["verdict"] == "different"]
-    notes = [f"{line['name']} not proved anew: {line['method']}" for line in bounds if line["verdict"] == "not covered"]
+    notes = [
+        f"layer {line['name']} ({line['type']}) not proved anew: {line['method']}"
+        for line in bounds
+        if line["verdict"] == "not covered"
+    ]
     notes += [f"{check['what']}: not stored" for check in checks if check["verdict"] == "not stored"]
     if attack["windows"] < attack["of_windows"]:
         notes.append(f"{attack['windows']:,} of {attack['of_windows']:,} windows attacked")

@@ -48,7 +48,10 @@ def audit(
 
 def reproduce(
     rows: Annotated[
-        list[str] | None, typer.Argument(help="Rows of the paper's table: cifar100/rt5 … Default: all.")
+        list[str] | None,
+        typer.Argument(
+            help="Rows of the paper's table: cifar100/rt5, all of cifar100 …: `safeset models`. Default: all."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Networks for each row.")] = 10,
     out: Annotated[Path, typer.Option(help="Where the JSON files go; those that are there are kept.")] = RESULTS,
@@ -70,13 +73,21 @@ def reproduce(
     watch = console.TrainingWatch()
     try:
         records = job.reproduce(
-            named, seeds=seeds, out=out, runs=runs, changes=changes(change or []), device=device, watch=watch
+            named,
+            seeds=seeds,
+            out=out,
+            runs=runs,
+            changes=changes(change or []),
+            device=device,
+            tell=console.err.print,
+            watch=watch,
         )
         found = job.analyse(named, seeds=seeds, results=out, out=beside, runs=runs, device=device, watch=watch)
     finally:
         watch.end()
     header = ["row", "", "seeds", "the paper", "uniform", "floating", "joint", "uniform, by the power method"]
-    console.table("proved bounds, but for the last column", header, paper.compared(records), texts=2)
+    splits = " and ".join(sorted({f"{each['split']} data" for each in records}))
+    console.table(f"{splits}, proved bounds but for the last column", header, paper.compared(records), texts=2)
     if found:
         console.out.print()
         console.table("the analyses of the text", ["data", "share", *header[2:-1]], paper.told(found), texts=2)

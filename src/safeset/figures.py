@@ -9,7 +9,7 @@ from safeset.answers import answers_of
 from safeset.drawing import samples, surfaces
 from safeset.drawing.groups import FEW, groups
 from safeset.drawing.sheet import check_matplotlib
-from safeset.errors import expected, nearest
+from safeset.errors import DataNotFoundError, expected, nearest
 from safeset.files import write_whole
 from safeset.jobs import run_data
 from safeset.reproduce import recipe_of, run_of
@@ -99,7 +99,14 @@ def draw(
         out.mkdir(parents=True, exist_ok=True)
         for name in ready:
             path, figure = out / f"{name}.png", known[name]
-            write_whole(path, figure.paint({Path(row).name: trained(row) for row in figure.rows}, seed, device))
+            try:
+                content = figure.paint({Path(row).name: trained(row) for row in figure.rows}, seed, device)
+            except DataNotFoundError as error:
+                if names:
+                    raise
+                say(f"Left out {name}: {error}")
+                continue
+            write_whole(path, content)
             yield path
 
     return drawn()
@@ -108,7 +115,7 @@ def draw(
 def _lacking(rows: Sequence[str], runs: Path, seed: int) -> tuple[str, str]:
     """What is missing, and the command that trains it."""
     where = "" if runs == RUNS else f" --runs {runs}"
-    command = f"safeset reproduce {' '.join(rows)} --seeds {seed + 1}{where}"
+    command = f"safeset reproduce {' '.join(rows)} --seeds {seed + 1} --out {runs / 'results'}{where}"
     return f"no {' and no '.join(rows)}", f"{command} trains {'them' if len(rows) > 1 else 'it'}."
 
 

@@ -1,7 +1,7 @@
 """The paper's table and the analyses of its text, trained and evaluated anew: a JSON file for each row and seed."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from pathlib import Path
@@ -9,12 +9,14 @@ from typing import Any
 
 from safeset.analyses import ROWS, analysed
 from safeset.answers import WAYS, Answers, answers_of
+from safeset.data.sources import check_here
 from safeset.errors import expected, nearest
 from safeset.files import write_json
 from safeset.jobs import plain, run_data, written
 from safeset.paper import PAPER
 from safeset.runs import Run
 from safeset.texts import parse_json, read_text
+from safeset.training.loop import Interrupted
 from safeset.training.recipe import Recipe, assembled, list_recipes
 from safeset.training.train import train
 from safeset.training.watch import Silent, Watch
@@ -28,6 +30,7 @@ def reproduce(
     runs: Path = Path("runs/paper"),
     changes: Mapping[str, Any] | None = None,
     device: str | None = None,
+    tell: Callable[[str], None] | None = None,
     watch: Watch | None = None,
 ) -> list[dict[str, Any]]:
     """Train and evaluate rows of the paper's table, seeds 0 to ``seeds`` − 1: what ``out`` lacks.
@@ -36,27 +39,41 @@ def reproduce(
     interrupted is continued.
 
     Args:
-        rows: names of recipes: those of the paper's rows, or any other; ``acasxu/targeted-<i>-<j>`` for others of the
-            45 networks of ACAS Xu.
+        rows: names of recipes: those of the paper's rows, or any other; ``cifar100`` for all rows of a data set;
+            ``acasxu/targeted-<i>-<j>`` for others of the 45 networks of ACAS Xu.
         seeds: how many of each.
         out: where the JSON files go, ``<row>-seed<N>.json``.
         runs: where the trained models go.
         changes: keys of the recipes to change.
         device: such as ``"cuda"``.
-        watch: is told how it goes.
+        tell: is told what is there, and what is trained.
+        watch: is told how a training goes.
 
     Returns:
         What the files hold, row by row and seed by seed.
     """
     if seeds < 1:
         raise expected("`seeds` to be at least 1", seeds)
-    watch, changed, found = watch or Silent(), dict(changes or {}), []
-    kept = {row: _kept(row, out, seeds, changed) for row in rows}  # what is wrong is said before anything is trained
+    say, changed, found = tell or (lambda text: None), dict(changes or {}), []
+    for key in ("seed", "seeds"):
+        if key in changed:
+            raise expected("changes of the recipe", f"`{key}`", "--seeds N trains the seeds 0 to N − 1.")
+    # What is wrong is said before anything is trained.
+    kept = {row: _kept(row, out, seeds, changed) for row in every_row(rows)}
     for row, done in kept.items():
+        if len(done) < seeds:
+            check_here(recipe_of(row, changed).data.source)
+    for row, done in kept.items():
+        if done:
+            say(f"{row}: {_listed(done)} in {out}; not trained again.")
         for group in groups(runs, row, [seed for seed in range(seeds) if seed not in done]):
             recipe = recipe_of(row, {**changed, "seed": group.first, "seeds": group.count})
             group.path.parent.mkdir(parents=True, exist_ok=True)
-            train(recipe, out=group.path, resume=True, device=device, watch=watch)
+            say(f"{row}: {_listed(group.seeds)} in {group.path}.")
+            try:
+                train(recipe, out=group.path, resume=True, device=device, watch=watch)
+            except Interrupted as stopped:
+                raise stopped.continued_by("the same safeset reproduce") from None
             data, lines = run_data(group.run(group.first).read_recipe()), Run(group.path).records()
             for seed in group.seeds:
                 if not _file(out, row, seed).exists():
@@ -65,6 +82,21 @@ def reproduce(
                     write_json(_file(out, row, seed), done[seed])
         found += [done[seed] for seed in range(seeds)]
     return found
+
+
+def every_row(rows: Sequence[str]) -> list[str]:
+    """The rows that are meant, each once: a data set's name stands for its rows.
+
+    >>> every_row(["cifar100/rt5", "cifar100"])
+    ['cifar100/rt5', 'cifar100/standard', 'cifar100/superclass']
+    """
+    meant = ([f"{row}/{name}" for name in ROWS[row]] if row in ROWS else [row] for row in rows)
+    return list(dict.fromkeys(row for several in meant for row in several))
+
+
+def _listed(seeds: Iterable[int]) -> str:
+    numbers = sorted(seeds)
+    return f"seed {numbers[0]}" if len(numbers) == 1 else f"seeds {', '.join(map(str, numbers))}"
 
 
 def _kept(row: str, out: Path, seeds: int, changes: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
@@ -80,8 +112,11 @@ def _kept(row: str, out: Path, seeds: int, changes: Mapping[str, Any]) -> dict[i
         if path.exists():
             found[seed] = stored(path, ("row", "seed", "weights", *WAYS))
             if found[seed].get("changes", {}) != changes:
-                got = f"those with --set {found[seed].get('changes') or 'nothing'}"
-                raise expected(f"results of the recipe as it is wanted in {path}", got, "Choose another --out.")
+                raise expected(
+                    f"results of the recipe with {_set(changes)} in {path}",
+                    f"those with {_set(found[seed].get('changes', {}))}",
+                    "Choose another --out, and other --runs.",
+                )
     return found
 
 
@@ -169,8 +204,12 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
         **answers.about,
         "recipe": written(recipe),
         **({"changes": dict(changes)} if changes else {}),
-        "command": f"safeset reproduce {row}" + "".join(f" --set {key}={value}" for key, value in changes.items()),
+        "command": " ".join([f"safeset reproduce {row}", *([_set(changes)] if changes else [])]),
     }
+
+
+def _set(changes: Mapping[str, Any]) -> str:
+    return " ".join(f"--set {key}={value}" for key, value in changes.items()) or "no --set"
 
 
 def analyse(
@@ -201,7 +240,7 @@ def analyse(
         What ``out`` holds then, data set by data set.
     """
     found = []
-    names = [name for name in dict.fromkeys(row.partition("/")[0] for row in rows) if name in ROWS]
+    names = [name for name in dict.fromkeys(row.partition("/")[0] for row in every_row(rows)) if name in ROWS]
     for data, seed in product(names, range(seeds)):
         paths = {row: _file(results, f"{data}/{row}", seed) for row in ROWS[data]}
         if not all(path.exists() for path in paths.values()):

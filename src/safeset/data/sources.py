@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from safeset.data import acasxu, cifar100, embedded, images, tables, tiny_imagenet
-from safeset.data.dataset import Dataset, Progress, data_folder
+from safeset.data.dataset import Dataset, Progress, data_folder, find
 from safeset.data.download import ARCHIVES
 from safeset.errors import DataNotFoundError, expected, nearest
 
@@ -39,6 +39,17 @@ PLACES = {
 def known() -> list[tuple[str, str, str]]:
     """Each data set: its name, whether it is here, and what it is."""
     return [(name, _here(name), ABOUT[name]) for name in SOURCES]
+
+
+def check_here(source: str) -> None:
+    """Complain if a data set that needs files has none, without reading any; other sources are left to `load_data`.
+
+    Raises:
+        DataNotFoundError: saying where it was looked for.
+    """
+    if source in PLACES and _here(source).partition(" ")[0] != "in":
+        get = source if source in ARCHIVES else None
+        find(*PLACES[source], what=f"{source} ({ABOUT[source]})", get=get)
 
 
 def _here(name: str) -> str:

@@ -55,7 +55,7 @@ def recovered(
     more = choices.recovered(strict["joint"], loose["joint"]) & ~loose["uniform"].certified
     blocks.append(
         _block(
-            f"{' or '.join(map(words, classes))}, rejected by both, certified by joint ({title}, same weights)",
+            f"Either, rejected by standard and {title} uniform, certified by {title} joint",
             more & choices.labelled(labels, data.class_names, classes),
             COLUMNS,
             seed,

@@ -40,12 +40,16 @@ class Interrupted(SafesetError):  # noqa: N818  (no mistake)
         state = (
             "All is saved" if saved else "This could not be saved" if run.checkpoint.exists() else "Nothing is saved"
         )
-        super().__init__(
-            f"Interrupted in epoch {epoch} of {epochs}. {state}; continue with: safeset train --resume --out {run.path}"
-        )
+        self._state = f"Interrupted in epoch {epoch} of {epochs}. {state}; continue with"
+        super().__init__(f"{self._state}: safeset train --resume --out {run.path}")
         self.signal = number
         self.told = not Workers.here().first  # one message is enough
         self.exit_code = 128 + number
+
+    def continued_by(self, what: str) -> "Interrupted":
+        """The same, to be continued in another way."""
+        self.args = (f"{self._state} {what}.",)
+        return self
 
 
 def fit(
