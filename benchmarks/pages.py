@@ -5,6 +5,7 @@ python benchmarks/pages.py    # writes them; a test fails if a page differs from
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -282,10 +283,16 @@ def pages() -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for page, name, result, table in TABLES:
         path = ROOT / page
-        files = [file for each in result.split() for file in _files(each)]
-        numbers = [json.loads(file.read_text()) for file in files]
+        numbers = [_read(file) for each in result.split() for file in _files(each)]
         texts[path] = put(texts.get(path, path.read_text()), name, table(*numbers))
     return texts
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    """What a JSON file holds; many tables are made of the same ones."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
 
 
 def _files(pattern: str) -> list[Path]:

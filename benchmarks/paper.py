@@ -6,7 +6,7 @@ from typing import Any
 
 from common import markdown
 from safeset.margins import METHODS
-from safeset.paper import PAPER, compared, spread, told
+from safeset.paper import PAPER, compared, spread, stated, told
 
 OTHER_POINTS = "acasxu/targeted"  # than the paper's, which are not public: its numbers do not compare
 
@@ -23,19 +23,27 @@ def by_data(analyses: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
     return sorted(analyses, key=lambda each: (order.index(each["data"]), each["seed"]))
 
 
+def rows_of(records: tuple[dict[str, Any], ...]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Each row with its seeds."""
+    return [(row, list(group)) for row, group in groupby(by_row(records), key=lambda each: str(each["row"]))]
+
+
+def data_of(analyses: tuple[dict[str, Any], ...]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Each data set with its seeds."""
+    return [(data, list(group)) for data, group in groupby(by_data(analyses), key=lambda each: str(each["data"]))]
+
+
 def overview(*records: dict[str, Any]) -> str:
     """VRA and rejection rate of each row, beside the paper's."""
     rows = []
-    for row, group in groupby(by_row(records), key=lambda each: str(each["row"])):
-        several = list(group)
+    for row, several in rows_of(records):
         if row not in PAPER:
             continue
-        (vra, spread_of_vra), (rejected, _), _ = PAPER[row]
-        paper = f"{vra:.3f}" + (f" ± {spread_of_vra:.3f}" if spread_of_vra is not None else "")
+        vra, (rejected, _), _ = PAPER[row]
         ours = [spread([each[way]["vra"] for each in several]) for way in METHODS]
         kept = [f"{statistics.fmean(each[way]['rejection'] for each in several):.3f}" for way in ("uniform", "joint")]
         mark = " ¹" if row == OTHER_POINTS else ""
-        rows.append([f"`{row}`{mark}", str(len(several)), paper, *ours, f"{rejected:.3f}", *kept])
+        rows.append([f"`{row}`{mark}", str(len(several)), stated(*vra), *ours, f"{rejected:.3f}", *kept])
     header = ["row", "seeds", "VRA: the paper", *METHODS]
     header += ["rejected: the paper", "rejected: uniform", "rejected: joint"]
     return markdown(header, rows)
@@ -44,10 +52,10 @@ def overview(*records: dict[str, Any]) -> str:
 def goals(*records: dict[str, Any]) -> str:
     """Whether each row's VRA, by the paper's method with proved bounds, is at least the paper's mean less its std."""
     rows = []
-    for row, group in groupby(by_row(records), key=lambda each: str(each["row"])):
+    for row, several in rows_of(records):
         if row in PAPER:
             (mean, deviation), *_ = PAPER[row]
-            values, goal = [each["uniform"]["vra"] for each in group], mean - (deviation or 0.0)
+            values, goal = [each["uniform"]["vra"] for each in several], mean - (deviation or 0.0)
             ours = statistics.fmean(values)
             said = ("yes" if ours >= goal else "no") if row != OTHER_POINTS else "other points"
             rows.append([f"`{row}`", str(len(values)), f"{goal:.3f}", f"{ours:.4f}", said])
@@ -68,8 +76,7 @@ def classes(*results: dict[str, Any]) -> str:
 def gains(*records: dict[str, Any]) -> str:
     """What our methods add to the paper's, on the same weights."""
     rows = []
-    for row, group in groupby(by_row(records), key=lambda each: str(each["row"])):
-        several = list(group)
+    for row, several in rows_of(records):
         if not any(each["joint"]["rejection"] < each["uniform"]["rejection"] for each in several):
             continue
         cells = []
@@ -95,7 +102,7 @@ def analyses(*results: dict[str, Any]) -> str:
 def membership(*results: dict[str, Any]) -> str:
     """Jia et al.'s property, top-k and relaxed top-k robustness: shares of the test points at ε, means over seeds."""
     rows = []
-    for data, group in groupby(by_data(results), key=lambda each: str(each["data"])):
+    for data, group in data_of(results):
         every = [each for each in group if each["membership"]]
         several, points_each = [each["membership"] for each in every], every[0]["points"] if every else 0
         for place, k in enumerate(several[0]["k"] if several else ()):
@@ -118,8 +125,7 @@ def membership(*results: dict[str, Any]) -> str:
 def acasxu(*records: dict[str, Any]) -> str:
     """Targeted safe regions: both definitions of VRA, for each network."""
     rows = []
-    for row, group in groupby(by_row(records), key=lambda each: str(each["row"])):
-        several = list(group)
+    for row, several in rows_of(records):
         if not row.startswith("acasxu/"):
             continue
         name = several[0]["recipe"]["data"]["network"]
@@ -136,8 +142,7 @@ def acasxu(*records: dict[str, Any]) -> str:
 def times(*results: dict[str, Any]) -> str:
     """The time to certify a point, in batches, after the proof of the network."""
     rows = []
-    for data, group in groupby(by_data(results), key=lambda each: str(each["data"])):
-        several = list(group)
+    for data, several in data_of(results):
         for row in several[0]["seconds_per_point"]:
             each = {way: statistics.fmean(one["seconds_per_point"][row][way] for one in several) for way in METHODS}
             rows.append([f"`{data}/{row}`", *(f"{1e6 * each[way]:.1f} µs" for way in METHODS)])
@@ -158,8 +163,7 @@ def together(*results: dict[str, Any]) -> str:
 def training(*records: dict[str, Any]) -> str:
     """What each network took to train."""
     rows = []
-    for row, group in groupby(by_row(records), key=lambda each: str(each["row"])):
-        several = list(group)
+    for row, several in rows_of(records):
         seconds = statistics.fmean(each["seconds"] for each in several)
         cells = [f"{several[0]['points']:,}", f"{seconds:.0f}", several[0]["device"]]
         commits = ", ".join(dict.fromkeys(each["commit"] for each in several))

@@ -56,34 +56,42 @@ def analysed(data: str, networks: Networks) -> dict[str, Any]:
 def eurosat(networks: Networks) -> Shares:
     """Highways and rivers that standard robustness rejects, and what relaxing it recovers (Section 5.2)."""
     standard, relaxed = networks["standard"], networks["rt3"]
-    names = relaxed["uniform"].class_names or ()
-    found: Shares = {}
-    for name in ("Highway", "River"):
-        some = relaxed.labels == names.index(name)
-        found[f"{name} images that standard rejects"] = _by_method(
-            lambda way, some=some: (~standard[way].certified, some)  # type: ignore[misc]
-        )
-        found[f"of these, certified by RT3: {name}"] = _by_method(
-            lambda way, some=some: (relaxed[way].certified, some & ~standard[way].certified)  # type: ignore[misc]
-        )
+    names = relaxed["uniform"].names
     river, highway = names.index("River"), names.index("Highway")
-    found["River images certified by RT3, with Highway in the set"] = _by_method(
-        lambda way: (whole(relaxed[way])[:, highway], relaxed[way].certified & (relaxed.labels == river))
-    )
-    for row in ("highway-river", "highway-river-agriculture"):
-        found[f"of RT3's gain in VRA, recovered by {row}"] = {
-            way: _ratio(_vra(networks[row], way) - _vra(standard, way), _vra(relaxed, way) - _vra(standard, way))
-            for way in METHODS
+    vra = {row: {way: answers.rates(way)["vra"] for way in METHODS} for row, answers in networks.items()}
+
+    def of_class(name: str) -> Shares:
+        some = relaxed.labels == names.index(name)
+        return {
+            f"{name} images that standard rejects": _by_method(lambda way: (~standard[way].certified, some)),
+            f"of these, certified by RT3: {name}": _by_method(
+                lambda way: (relaxed[way].certified, some & ~standard[way].certified)
+            ),
         }
-    return found
+
+    def recovered(row: str) -> dict[str, float | None]:
+        def gain(one: str, way: str) -> float:
+            return vra[one][way] - vra["standard"][way]
+
+        return {way: _ratio(gain(row, way), gain("rt3", way)) for way in METHODS}
+
+    return {
+        **of_class("Highway"),
+        **of_class("River"),
+        "River images certified by RT3, with Highway in the set": _by_method(
+            lambda way: (relaxed[way].whole[:, highway], relaxed[way].certified & (relaxed.labels == river))
+        ),
+        **{
+            f"of RT3's gain in VRA, recovered by {row}": recovered(row)
+            for row in ("highway-river", "highway-river-agriculture")
+        },
+    }
 
 
 def cifar100(networks: Networks) -> Shares:
     """Strong guarantees from a relaxed objective, and superclasses that appear without being asked for (5.1, 5.3)."""
     standard, relaxed, grouped = networks["standard"], networks["rt5"], networks["superclass"]
-
-    def matches(way: str) -> Tensor:
-        return inside(relaxed[way], grouped[way].guarantee)
+    matches = {way: inside(relaxed[way], grouped[way].guarantee) for way in METHODS}
 
     def more(rejected: Callable[[str], Tensor], *, relative: bool) -> dict[str, float | None]:
         risen = {way: _share(rejected(way)) - _share(~relaxed[way].certified) for way in METHODS}
@@ -93,20 +101,20 @@ def cifar100(networks: Networks) -> Shares:
 
     found = {
         STRONG: _strong(standard, relaxed),
-        "RT5's sets that lie in a superclass": _by_method(lambda way: (matches(way), relaxed[way].certified)),
+        "RT5's sets that lie in a superclass": _by_method(lambda way: (matches[way], relaxed[way].certified)),
     }
     for unit, relative in (("points", False), ("relative", True)):
         found[f"more rejected by RT5 if only such sets counted, {unit}"] = more(
-            lambda way: ~matches(way), relative=relative
+            lambda way: ~matches[way], relative=relative
         )
         found[f"more rejected by superclass than by RT5, {unit}"] = more(
             lambda way: ~grouped[way].certified, relative=relative
         )
     found["RT5's sets that match no superclass, certified by superclass"] = _by_method(
-        lambda way: (grouped[way].certified, relaxed[way].certified & ~matches(way))
+        lambda way: (grouped[way].certified, relaxed[way].certified & ~matches[way])
     )
     found["the same, points that RT5 rejects counted too"] = _by_method(
-        lambda way: (grouped[way].certified, ~matches(way))
+        lambda way: (grouped[way].certified, ~matches[way])
     )
     return found
 
@@ -163,34 +171,26 @@ def membership(answers: Answers) -> dict[str, Any]:
 
 def by_class(answers: Answers) -> dict[str, dict[str, float]]:
     """For each of a few classes: its share of the points, and the VRA on them by method."""
-    names = answers["uniform"].class_names or ()
-    found = {}
+    names, found = answers["uniform"].names, {}
+    verified = {way: answers[way].verified(answers.labels) for way in METHODS}
     for label, name in enumerate(names if len(names) <= MOST_CLASSES else ()):
         own = answers.labels == label
-        verified = {way: answers[way].verified(answers.labels) & own for way in METHODS}
         if bool(own.any()):
-            rates = {way: int(each.sum()) / int(own.sum()) for way, each in verified.items()}
-            found[name] = {"share": _share(own), **rates}
+            found[name] = {"share": _share(own), **{way: _share(each[own]) for way, each in verified.items()}}
     return found
 
 
 def together(certificate: Certificate, most: int = MOST_PAIRS) -> list[list[Any]]:
     """The pairs of classes that certified sets hold most often: both names, and in how many sets."""
-    names = certificate.class_names or tuple(map(str, range(certificate.classes)))
-    count: Counter[tuple[str, str]] = Counter()
-    for row in whole(certificate):
+    names, count = certificate.names, Counter[tuple[str, str]]()
+    for row in certificate.whole:
         count.update(combinations([names[place] for place in row.nonzero()[:, 0].tolist()], 2))
     return [[*pair, times] for pair, times in count.most_common(most)]
 
 
-def whole(certificate: Certificate) -> Tensor:
-    """(n, classes) the whole answer, core and optional."""
-    return certificate.core | certificate.optional
-
-
 def inside(certificate: Certificate, sets: Guarantee) -> Tensor:
     """(n,) certified, and the whole answer, the best so many classes, lies in one of the sets."""
-    size = whole(certificate).sum(dim=1)
+    size = certificate.whole.sum(dim=1)
     allowed = sets.eligible(certificate.ranking.clamp(min=0), certificate.classes)  # (n, K)
     return certificate.certified & allowed.gather(1, (size - 1).clamp(min=0)[:, None])[:, 0]
 
@@ -215,7 +215,3 @@ def _share(points: Tensor) -> float:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
-
-
-def _vra(answers: Answers, way: str) -> float:
-    return answers.rates(way)["vra"]

@@ -96,6 +96,16 @@ class Certificate:
         """(batch, classes) booleans, F^b ∖ F^a: these may or may not join the core. Empty if rejected."""
         return self._members(self._window[1]) & ~self.core
 
+    @property
+    def whole(self) -> Tensor:
+        """(batch, classes) booleans, F^b: core and optional together. Empty if rejected."""
+        return self.core | self.optional
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each class: its own, or its number."""
+        return self.class_names or tuple(map(str, range(self.classes)))
+
     def at(self, epsilon: float) -> "Certificate":
         """The certificate at another ε, without a new forward pass."""
         return replace(self, epsilon=check_epsilon(epsilon))

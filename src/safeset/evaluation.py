@@ -50,7 +50,7 @@ def core_size(certificate: Certificate, labels: Tensor | None = None) -> float:
 
 def set_size(certificate: Certificate, labels: Tensor | None = None) -> float:
     """Mean number of classes in core and optional of certified points, NaN if there are none; it needs no labels."""
-    return int((certificate.core | certificate.optional).sum()) / (int(certificate.certified.sum()) or float("nan"))
+    return int(certificate.whole.sum()) / (int(certificate.certified.sum()) or float("nan"))
 
 
 def vra_curve(certificate: Certificate, labels: Tensor, epsilons: Sequence[float]) -> list[float]:
@@ -99,7 +99,7 @@ class Metrics:
             certificate.certified.sum(),
             certificate.correct(labels).sum(),
             certificate.core.sum(),
-            (certificate.core | certificate.optional).sum(),
+            certificate.whole.sum(),
             *((radii > epsilon).sum() for epsilon in self.epsilons),
         ]
         self._counts = self._counts.to(radii.device) + torch.stack(counts)

@@ -12,12 +12,11 @@ from safeset.drawing.sheet import check_matplotlib
 from safeset.errors import DataNotFoundError, expected, nearest
 from safeset.files import write_whole
 from safeset.jobs import run_data
-from safeset.reproduce import recipe_of, run_of
+from safeset.reproduce import RUNS, recipe_of, run_of
 from safeset.runs import Run, load
 from safeset.training.train import train
 from safeset.training.watch import Watch
 
-RUNS = Path("runs/paper")
 Runs = Mapping[str, Run]  # by the last part of their rows' names
 
 

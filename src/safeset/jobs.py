@@ -166,7 +166,7 @@ def certify_files(
 
 
 def _records(certificate: Certificate) -> Iterator[dict[str, Any]]:
-    names = certificate.class_names or tuple(map(str, range(certificate.classes)))
+    names = certificate.names
     for record, ranking, radii in zip(
         certificate.records(), certificate.ranking.tolist(), certificate.radii.tolist(), strict=True
     ):

@@ -203,7 +203,7 @@ class CertifiedNet(nn.Module):
         Arguments as for `certify`. The label of a point whose logits are NaN is −1.
         """
         found = self.certify(x, epsilon=epsilon, guarantee=guarantee, method=method)
-        return found.ranking[:, 0], found.core | found.optional
+        return found.ranking[:, 0], found.whole
 
     def extra_repr(self) -> str:
         """Shape, guarantee and epsilon, for printing."""

@@ -41,10 +41,18 @@ def compared(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         several = list(group)
         for place, name in enumerate(RATES):
             ours = [spread([one[way][name] for one in several]) for way in WAYS]
-            mean, deviation = PAPER[row][place] if row in PAPER else (None, None)
-            paper = "–" if mean is None else f"{mean:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
+            paper = stated(*PAPER[row][place]) if row in PAPER else "–"
             lines.append([row if place == 0 else "", name, str(len(several)) if place == 0 else "", paper, *ours])
     return lines
+
+
+def stated(mean: float, deviation: float | None) -> str:
+    """A number of the paper's table.
+
+    >>> stated(0.36, 0.002), stated(0.224, None)
+    ('0.360 ± 0.002', '0.224')
+    """
+    return f"{mean:.3f}" if deviation is None else f"{mean:.3f} ± {deviation:.3f}"
 
 
 def spread(values: Sequence[float | None]) -> str:

@@ -21,13 +21,15 @@ from safeset.training.recipe import Recipe, assembled, list_recipes
 from safeset.training.train import train
 from safeset.training.watch import Silent, Watch
 
+RESULTS, RUNS = Path("results/paper"), Path("runs/paper")
+
 
 def reproduce(
     rows: Sequence[str] = tuple(PAPER),
     *,
     seeds: int = 10,
-    out: Path = Path("results/paper"),
-    runs: Path = Path("runs/paper"),
+    out: Path = RESULTS,
+    runs: Path = RUNS,
     changes: Mapping[str, Any] | None = None,
     device: str | None = None,
     tell: Callable[[str], None] | None = None,
@@ -216,9 +218,9 @@ def analyse(
     rows: Sequence[str] = tuple(PAPER),
     *,
     seeds: int = 10,
-    results: Path = Path("results/paper"),
+    results: Path = RESULTS,
     out: Path = Path("results/analyses/paper"),
-    runs: Path = Path("runs/paper"),
+    runs: Path = RUNS,
     device: str | None = None,
     watch: Watch | None = None,
 ) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ def check_here(source: str) -> None:
     Raises:
         DataNotFoundError: saying where it was looked for.
     """
-    if source in PLACES and _here(source).partition(" ")[0] != "in":
+    if source in PLACES:
         get = source if source in ARCHIVES else None
         find(*PLACES[source], what=f"{source} ({ABOUT[source]})", get=get)
 

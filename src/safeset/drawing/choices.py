@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from safeset.analyses import inside, whole
+from safeset.analyses import inside
 from safeset.certificates import Certificate
 
 
@@ -61,7 +61,7 @@ def gathered(relaxed: Certificate, grouped: Certificate) -> Tensor:
 
 def counts(certificate: Certificate) -> Tensor:
     """(classes, classes) in how many certified answers, optional classes included, both classes are."""
-    sets = whole(certificate).double()
+    sets = certificate.whole.double()
     return (sets.T @ sets).round().long()
 
 

@@ -39,7 +39,7 @@ def _few(certificate: Certificate, title: str, about: str) -> Sheet:
     """A map with names and numbers."""
     table = counts(certificate)
     order = side_by_side(table)
-    names = [words(_names(certificate)[place]) for place in order]
+    names = [words(certificate.names[place]) for place in order]
     found = shares(table)[order][:, order]
     own = table.diagonal()[order].tolist()
     caption = wrapped(
@@ -82,7 +82,7 @@ def _many(certificate: Certificate, title: str, about: str, superclasses: Sequen
     """A map without names of classes, and bars with them."""
     from matplotlib.colors import PowerNorm
 
-    table, names = counts(certificate), _names(certificate)
+    table, names = counts(certificate), certificate.names
     if superclasses is None:
         order = side_by_side(table)
     else:
@@ -141,7 +141,3 @@ def _bars(sheet: Sheet, top: float, pairs: Sequence[Sequence[str | int]], above:
     axes.spines[:].set_visible(False)
     for place, number in enumerate(numbers):
         axes.annotate(f"{number:,}", (number, place), (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
-
-
-def _names(certificate: Certificate) -> tuple[str, ...]:
-    return certificate.class_names or tuple(map(str, range(certificate.classes)))

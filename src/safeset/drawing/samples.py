@@ -127,7 +127,7 @@ def named(certificate: Certificate, place: int, label: int, groups: Sequence[str
         label: its class.
         groups: the superclass of each class: those of another one than the label's are marked.
     """
-    names = certificate.class_names or tuple(map(str, range(certificate.classes)))
+    names = certificate.names
     core, optional = certificate.core[place], certificate.optional[place]
     return [
         Name(
