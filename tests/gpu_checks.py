@@ -37,6 +37,7 @@ from safeset.lipschitz.dense import spectral_bound
 from safeset.lipschitz.exact import exact_bound
 from safeset.margins import METHODS, instrument
 from safeset.runs import Run, build
+from safeset.training import blocks
 from safeset.training.engine import Engine
 from safeset.training.recipe import Task
 from safeset.training.state import State
@@ -142,6 +143,37 @@ def capture(guarantee, method, factored):
     graph.replay()
     for got, plain in zip(captured, step(), strict=True):
         assert torch.allclose(got, plain, rtol=1e-4, atol=1e-6), (guarantee, method)
+
+
+def check_kernels_of_blocks_compute_what_torch_does():
+    if not blocks.TRITON:
+        return
+    from safeset.training import kernels
+
+    make = torch.Generator("cuda").manual_seed(0)
+    for batch, channels, height, width, size, flat, dtype in (
+        (256, 32, 64, 64, 2, False, torch.float32),
+        (256, 64, 32, 32, 2, True, torch.float32),
+        (256, 64, 64, 64, 1, False, torch.bfloat16),
+        (256, 256, 8, 8, 1, True, torch.bfloat16),
+        (7, 6, 12, 8, 4, True, torch.float32),
+        (7, 6, 12, 8, 4, False, torch.bfloat16),
+        (3, 10, 5, 7, 1, True, torch.bfloat16),
+        (1, 2, 2, 2, 2, True, torch.float32),
+    ):
+        found = torch.randn(batch, height, width, channels, generator=make, device="cuda").to(dtype).permute(0, 3, 1, 2)
+        bias, found[:, :, 0, 0] = torch.randn(channels, generator=make, device="cuda"), 0.5
+        bias[channels // 2] = bias[0]  # ties
+        block, both = blocks.Block(nn.Conv2d(1, 1, 1), size, flat), []
+        for passes in (blocks, kernels):
+            out, swapped = blocks._room(1, found, block)
+            passes.finish(found, bias, out[0], swapped[0], size)
+            gradient, of_found = torch.linspace(-1, 1, out.numel(), device="cuda"), torch.empty_like(found)
+            gradient = torch.empty_like(out[0]).copy_(gradient.view_as(out[0]))
+            of_bias = passes.unfinish(gradient, swapped[0], of_found, size)
+            both.append((out, swapped, of_found, of_bias))
+        assert all(torch.equal(one, other) for one, other in zip(*(each[:3] for each in both), strict=True))
+        assert torch.allclose(both[0][3], both[1][3], rtol=1e-4, atol=1e-3), (both[0][3] - both[1][3]).abs().max()
 
 
 def check_losses_compile():
@@ -305,6 +337,7 @@ CHECKS = [
     check_constants_are_upper_bounds,
     check_losses_never_wait_and_can_be_captured,
     check_losses_compile,
+    check_kernels_of_blocks_compute_what_torch_does,
     check_bounds_agree_with_the_cpu,
     check_nets_certify_as_on_the_cpu,
     check_estimates_can_be_captured,

@@ -10,6 +10,7 @@ from safeset.data.augmentation import moved
 from safeset.data.dataset import Split
 from safeset.errors import expected
 from safeset.net import CertifiedNet
+from safeset.training.blocks import can_fuse
 from safeset.training.convolutions import one_by_one
 from safeset.training.recipe import Recipe
 from safeset.training.state import State
@@ -50,7 +51,8 @@ class Engine:
         self.batch = min(recipe.batch or 1, len(split))  # of all workers
         if self.batch < self.workers.count:
             raise expected(f"a batch of at least a point for each of {self.workers.count} workers", self.batch)
-        self._value = objective(net, recipe.loss, half=recipe.precision == "bfloat16" and split.y.is_cuda)
+        half, fused = recipe.precision == "bfloat16" and split.y.is_cuda, can_fuse(split.y.device)
+        self._value = objective(net, recipe.loss, half=half, fused=fused)
         if len(self.seeds) > 1:
             self._value = torch.func.vmap(self._value, in_dims=(0, 0, 0, 0, None), randomness="different")
         device, count = split.y.device, len(self.seeds)

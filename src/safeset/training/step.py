@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from safeset.losses import cross_entropy, trades
 from safeset.net import CertifiedNet
 from safeset.streams import side_by_side
+from safeset.training.blocks import InBlocks
 from safeset.training.convolutions import halves
 from safeset.training.recipe import Loss
 
@@ -16,18 +17,20 @@ Tensors = Mapping[str, Tensor]
 Objective = Callable[[Tensors, Tensors, Tensor, Tensor, float | Tensor], tuple[Tensor, dict[str, Tensor]]]
 
 
-def objective(net: CertifiedNet, loss: Loss, *, half: bool = False) -> Objective:
+def objective(net: CertifiedNet, loss: Loss, *, half: bool = False, fused: bool = False) -> Objective:
     """The function (parameters, vectors, x, y, λ) ↦ (loss, next vectors) of a net: pure, with gradient.
 
     Args:
         net: its layers, guarantee and ε are used, its own parameters are not.
         loss: name, margins of ⊥, power steps.
         half: whether convolutions of the forward pass are computed in bfloat16.
+        fused: whether layers are computed in blocks, as a GPU likes it.
     """
+    logits_of = InBlocks(net.network, half=half) if fused else net
 
     def forward(parameters: Tensors, x: Tensor) -> Tensor:
         with halves() if half else nullcontext():
-            return called(net, parameters, x)
+            return called(logits_of, parameters, x)
 
     def value(
         parameters: Tensors, vectors: Tensors, x: Tensor, y: Tensor, weight: float | Tensor
@@ -43,7 +46,7 @@ def objective(net: CertifiedNet, loss: Loss, *, half: bool = False) -> Objective
     return value
 
 
-def called(net: CertifiedNet, parameters: Tensors, x: Tensor) -> Tensor:
+def called(net: nn.Module, parameters: Tensors, x: Tensor) -> Tensor:
     """The logits with other parameters, or simply with its own."""
     if all(parameters.get(name) is own for name, own in net.named_parameters()):
         return net(x)  # type: ignore[no-any-return]
