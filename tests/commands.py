@@ -19,7 +19,7 @@ import torch
 import safeset.cli
 torch.set_num_threads(1)
 for module in pkgutil.walk_packages(safeset.__path__, "safeset."):
-    if module.name != "safeset.__main__":
+    if module.name not in ("safeset.__main__", "safeset.training.kernels"):  # the latter needs Triton
         importlib.import_module(module.name)
 
 def child(asked, out, err):
