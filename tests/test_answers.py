@@ -43,7 +43,7 @@ def test_certificates_are_those_of_the_net(net, split, answers):
         assert torch.equal(answers[method].windows, again.windows)
         assert torch.equal(answers[method].ranking, again.ranking)
         assert answers.seconds[method] > 0
-    guessed = certify_logits(net.frozen().logits(split.inputs), estimated(net), 0.3, "rt3", method="uniform")
+    guessed = certify_logits(net.measure(split.inputs).logits, estimated(net), 0.3, "rt3", method="uniform")
     assert torch.equal(answers["estimate"].windows, guessed.windows)
     assert bool((guessed.radius >= answers["uniform"].radius).all())  # an estimate is a lower bound of the constants
 
@@ -124,7 +124,7 @@ def test_other_files_are_refused(answers, tmp_path):
 def test_targets_of_a_net_are_those_of_its_logits_less_rounding():
     net = CertifiedNet(image_network().eval(), input_shape=(2, 4, 4), guarantee="rt2", epsilon=0.1)
     x = inputs(20)
-    logits, head = net.frozen().logits(x), net.bounds().head
+    logits, head = net.measure(x).logits, net.bounds().head
     assert torch.equal(logits, net.frozen()(x))
     for ours, plain in (
         (net.target_table(x), target_table(logits, head)),
@@ -164,3 +164,19 @@ def test_nothing_is_promised_at_points_that_are_none(net):
     assert net.membership_radii(x[:0], 3).shape == (0, 10)
     with pytest.raises(ArgumentError, match=r"1\.\.9"):
         net.membership_radii(torch.zeros(1, 1, 8, 8), 10)
+
+
+def test_what_is_measured_once_says_what_the_net_says(net):
+    x = torch.rand(20, *net.input_shape)
+    points = net.measure(x)
+    for guarantee, epsilon in (("rt3", 0.05), ("top2", 0.2)):
+        for method in METHODS:
+            chosen = {"guarantee": guarantee, "epsilon": epsilon, "method": method}
+            got, wanted = points.certificate(**chosen), net.certify(x, **chosen)
+            assert torch.equal(got.windows, wanted.windows)
+            assert (got.covers, got.layers, str(got.guarantee)) == (wanted.covers, wanted.layers, guarantee)
+    assert str(points.certificate().guarantee) == str(net.guarantee)
+    several = points.membership_radii(4)
+    for k in range(1, 5):
+        assert torch.equal(several[:, k - 1], net.membership_radii(x, k))
+    assert torch.equal(points.target_table(), net.target_table(x))

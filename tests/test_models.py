@@ -8,11 +8,14 @@ from torch import nn
 from safeset import (
     ArgumentError,
     CertifiedNet,
+    Recipe,
     RelaxedTopK,
     Standard,
     create_model,
     list_models,
 )
+from safeset.data.embedded import digits
+from safeset.runs import build
 
 SHAPES = {
     "cnn-2c2f": ((3, 32, 32), 100, 4_360_740),
@@ -53,3 +56,29 @@ def test_a_net_shows_what_it_is(net):
     assert isinstance(net.guarantee, RelaxedTopK)
     assert Standard() != net.guarantee
     assert np.asarray(net.input_shape).tolist() == [2, 4, 4]
+
+
+def test_orthogonal_initialisation():
+    shape = {"input_shape": (3, 16, 16), "classes": 10}
+    network = create_model("cnn-2c2f", **shape, initialisation="orthogonal")
+    weights = [layer.weight.flatten(1) for layer in network if hasattr(layer, "weight")]
+    assert len(weights) == 5
+    for weight in weights:
+        small = weight if len(weight) <= weight.shape[1] else weight.T
+        torch.testing.assert_close(small @ small.T, torch.eye(len(small)), atol=1e-5, rtol=0)
+    assert not any(layer.bias.any() for layer in network if hasattr(layer, "bias"))
+    with pytest.raises(ArgumentError, match=r"torch, orthogonal.*Did you mean 'orthogonal'"):
+        create_model("cnn-2c2f", **shape, initialisation="ortogonal")
+
+
+def test_a_recipe_chooses_the_initialisation():
+    table = {"data": {"source": "digits"}, "model": "cnn-1c1f", "seed": 4, "epsilon": 0.1, "guarantee": "rt3"}
+    nets = [
+        build(Recipe.from_table({**table, **other}).fitted(digits()))
+        for other in ({}, {"initialisation": "torch"}, {"initialisation": "orthogonal"})
+    ]
+    first = [net.network[0].weight for net in nets]
+    assert torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], first[2])
+    with pytest.raises(ArgumentError, match="`initialisation` to be one of"):
+        Recipe.from_table({**table, "initialisation": "he"})

@@ -125,34 +125,38 @@ MUTANTS = {
     ],
     "overflow forgotten": [
         "test_net test_frozen test_forward_rounding test_estimates",
-        ("net.py", "torch.minimum(radii, room)", "radii"),
+        ("measured.py", "torch.minimum(radii, room)", "radii"),
     ],
     "membership without rounding": [
         "test_answers",
         (
-            "net.py",
-            "memberships(raw, proof.bounds.head, k, error=error)",
-            "memberships(raw, proof.bounds.head, k, error=type(error)(0 * error.offset, 0 * error.slope))",
+            "measured.py",
+            "memberships(self.logits, self._bounds.head, k, error=self._error)",
+            "memberships(self.logits, self._bounds.head, k, error=ClassError(*(0 * part for part in self._error)))",
         ),
     ],
     "membership without overflow": [
         "test_answers",
         (
-            "net.py",
-            "_within(room[:, None], memberships(raw, proof.bounds.head, k, error=error))",
-            "memberships(raw, proof.bounds.head, k, error=error)",
+            "measured.py",
+            "self._within(memberships(self.logits, self._bounds.head, k, error=self._error))",
+            "memberships(self.logits, self._bounds.head, k, error=self._error)",
         ),
     ],
     "the (k + 1)-th least instead of the k-th": [
         "test_answers",
-        ("certify.py", "radii.kthvalue(k, dim=1)", "radii.kthvalue(k + 1, dim=1)"),
+        (
+            "certify.py",
+            "radii.topk(k, dim=1, largest=False).values",
+            "radii.topk(k + 1, dim=1, largest=False).values[:, 1:]",
+        ),
     ],
     "targets without rounding": [
         "test_answers",
         (
-            "net.py",
-            "targets(raw, proof.bounds.head, error=error)",
-            "targets(raw, proof.bounds.head, error=type(error)(0 * error.offset, 0 * error.slope))",
+            "measured.py",
+            "targets(self.logits, self._bounds.head, error=self._error)",
+            "targets(self.logits, self._bounds.head, error=ClassError(*(0 * part for part in self._error)))",
         ),
     ],
     "the residual forgotten": [

@@ -98,7 +98,7 @@ class Auditor:
         most = min(NUMBERS_AT_ONCE.get(device.type, 2**16) // self.x[0].numel(), 2**23 // largest**3)
         self.rows_at_once = min(max(most, 8), 64 if device.type == "cpu" else 1024)
         self.certificate = net.certify(self.x, method="joint")
-        self.logits = net.logits(self.x)
+        self.logits = net.measure(self.x).logits
         self.ranking = self.logits.argsort(dim=1, descending=True, stable=True)
 
     def control(self) -> list[dict[str, Any]]:

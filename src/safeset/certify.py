@@ -123,7 +123,7 @@ def membership_radii(
     """
     raw = check_logits(logits)
     constants = as_constants(lipschitz).checked(raw.shape[1], raw.device)
-    return memberships(raw, constants, k, error=check_error(error, raw))
+    return memberships(raw, constants, k, error=check_error(error, raw))[:, -1]
 
 
 def target_table(
@@ -149,9 +149,10 @@ def target_table(
 
 
 def memberships(raw: Tensor, constants: HeadConstants | MatrixConstants, k: int, *, error: PairError) -> Tensor:
-    """`membership_radii` of checked logits, constants and errors."""
+    """`membership_radii` of checked logits, constants and errors, for 1, 2, …, k: (batch, k, classes)."""
     k = TopK(k).largest_k(raw.shape[1])
-    return torch.stack([radii.kthvalue(k, dim=1).values for radii in _targets(raw, constants, error)], dim=1)
+    least = (radii.topk(k, dim=1, largest=False).values for radii in _targets(raw, constants, error))
+    return torch.stack(list(least), dim=2)
 
 
 def targets(raw: Tensor, constants: HeadConstants | MatrixConstants, *, error: PairError) -> Tensor:

@@ -168,9 +168,12 @@ def evaluate(
     device = next(net.parameters()).device
     batches = torch.split(torch.arange(len(split))[Workers.here().share(len(split))], POINTS_AT_ONCE)
     for places in progress(batches, len(batches)) if progress else batches:
+        if not len(places):
+            continue
         part = split[places].to(device)
-        for method in methods if len(places) else ():
-            found = net.certify(part.inputs, guarantee=guarantee, method=method)
+        points = net.measure(part.inputs)
+        for method in methods:
+            found = points.certificate(guarantee=guarantee, method=method)
             for epsilon in radii:
                 certificate = found.at(epsilon)
                 whole[method, epsilon].update(certificate, part.y)

@@ -10,15 +10,20 @@ from safeset.inputs import as_count, check_shape
 from safeset.layers import InvertibleDownsampling, MinMax
 
 Layers = list[nn.Module]
+INITIALISATIONS = ("torch", "orthogonal")
 
 
-def create_model(name: str, *, input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """A new network by its name, with torch's default initialisation: layers, then a linear head.
+def create_model(
+    name: str, *, input_shape: tuple[int, ...], classes: int, initialisation: str = "torch"
+) -> nn.Sequential:
+    """A new network by its name: layers, then a linear head.
 
     Args:
         name: one of `list_models()`.
         input_shape: shape of one input: (channels, height, width), or (features,) for an ``mlp``.
         classes: number of classes.
+        initialisation: ``torch``, its default, or ``orthogonal``: weights are matrices of orthonormal rows or columns,
+            those of a convolution as (out, in · height · width), and biases are 0.
 
     >>> create_model("mlp-2x32", input_shape=(2,), classes=4)[-1]
     Linear(in_features=32, out_features=4, bias=True)
@@ -28,7 +33,15 @@ def create_model(name: str, *, input_shape: tuple[int, ...], classes: int) -> nn
     count = as_count(classes)
     if count is None or count < 2:
         raise expected("`classes` to be an integer ≥ 2", repr(classes))
-    return nn.Sequential(*_MODELS[name](check_shape(input_shape), count))
+    if initialisation not in INITIALISATIONS:
+        remedy = nearest(initialisation, INITIALISATIONS)
+        raise expected(f"`initialisation` to be one of {', '.join(INITIALISATIONS)}", repr(initialisation), remedy)
+    network = nn.Sequential(*_MODELS[name](check_shape(input_shape), count))
+    for layer in network if initialisation == "orthogonal" else ():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight)
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return network
 
 
 def list_models() -> list[str]:

@@ -11,7 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from safeset.arithmetic import strict_arithmetic
 from safeset.certificates import Certificate
-from safeset.certify import certificate, check_logits, memberships, targets
+from safeset.certify import check_logits
 from safeset.constants import HeadConstants
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.estimation import estimate, start_vectors
@@ -21,8 +21,8 @@ from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check
 from safeset.lipschitz.rules import check_untouched
 from safeset.lipschitz.upward import row_norms
 from safeset.margins import instrument
+from safeset.measured import Measured
 from safeset.proof import Bounds, Proof, prove
-from safeset.radii import ClassError
 
 POINTS_AT_ONCE = {"cpu": 64, "cuda": 256}  # on a CPU fewer: what they need is then kept, not fetched anew each time
 
@@ -120,6 +120,22 @@ class CertifiedNet(nn.Module):
         return replace(bounds, head=head)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def measure(self, x: Numbers) -> Measured:
+        """What `certify` and the others say of points comes from this: the network runs once for all of them.
+
+        Args:
+            x: (batch, *input_shape) inputs.
+        """
+        with strict_arithmetic():
+            frozen, inputs = self._certified(), self._inputs(x)
+            proof = frozen.proof()
+            parts = frozen._parts(inputs)
+            logits = check_logits(frozen._logits(parts))
+            norms = torch.cat([logits.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
+            error, room = proof.allowance(norms)
+            proof.warn_if_swamped(norms, logits, error)
+        return Measured(logits, proof.bounds, error, room, self.epsilon, self.guarantee, self.class_names)
+
     def certify(
         self,
         x: Numbers,
@@ -140,25 +156,8 @@ class CertifiedNet(nn.Module):
             A `Certificate`. It covers the frozen network in exact arithmetic, and its float64 program: every float64
             array x' in the ball.
         """
-        with strict_arithmetic():
-            proof, raw, error, room = self._measured(x)
-            found = certificate(
-                raw,
-                proof.bounds.head,
-                self.epsilon if epsilon is None else epsilon,
-                self.guarantee if guarantee is None else guarantee,
-                method=method,
-                error=error,
-                class_names=self.class_names,
-            )
-        return replace(
-            found,
-            windows=_within(room[:, None, None], found.windows),
-            covers=f"the frozen network in exact arithmetic, and its float64 program as run on {raw.device.type}",
-            layers=proof.bounds.layers,
-        )
+        return self.measure(x).certificate(epsilon=epsilon, guarantee=guarantee, method=method)  # type: ignore[no-any-return]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def membership_radii(self, x: Numbers, k: int) -> Tensor:
         """For each class, the radius below which it stays among the k best (Jia et al., 2020), proved as by `certify`.
 
@@ -170,11 +169,8 @@ class CertifiedNet(nn.Module):
             (batch, classes) float64; 0 for a class that is not safely among the k best at x. At every ε below the least
             of the k best classes' radii, they stay the k best.
         """
-        with strict_arithmetic():
-            proof, raw, error, room = self._measured(x)
-            return _within(room[:, None], memberships(raw, proof.bounds.head, k, error=error))
+        return self.measure(x).membership_radii(k)[:, -1]  # type: ignore[no-any-return]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def target_table(self, x: Numbers) -> Tensor:
         """The directed table: below entry [j, i] class i cannot overtake class j; proved as by `certify`.
 
@@ -184,11 +180,7 @@ class CertifiedNet(nn.Module):
         Returns:
             (batch, classes, classes) float64; 0 where i is not safely below j at x, ∞ on the diagonal.
         """
-        with strict_arithmetic():
-            proof, raw, error, room = self._measured(x)
-            found = _within(room[:, None, None], targets(raw, proof.bounds.head, error=error))
-        found.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-        return found
+        return self.measure(x).target_table()  # type: ignore[no-any-return]
 
     def predict_set(
         self,
@@ -224,17 +216,6 @@ class CertifiedNet(nn.Module):
             kept = FrozenNet(self, network, kept)
             self._kept[:] = [(content.kept(), kept)]
         return kept
-
-    def _measured(self, x: Numbers) -> tuple[Proof, Tensor, ClassError, Tensor]:
-        """The proof, the logits, the rounding errors of their differences, and the radii that cannot overflow."""
-        frozen, inputs = self._certified(), self._inputs(x)
-        proof = frozen.proof()
-        parts = frozen._parts(inputs)
-        raw = check_logits(frozen._logits(parts))
-        norms = torch.cat([raw.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
-        error, room = proof.allowance(norms)
-        proof.warn_if_swamped(norms, raw, error)
-        return proof, raw, error, room
 
     def _check_itself(self, kind: "type[CertifiedNet]") -> None:
         """Refuse hooks on the net, and subclasses that compute something else: it would be left out of the proof."""
@@ -278,13 +259,6 @@ class FrozenNet(CertifiedNet):
         """Plain logits in float64."""
         return self.network(x.double())  # type: ignore[no-any-return]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def logits(self, x: Numbers) -> Tensor:
-        """The logits that `certify` certifies, (batch, *input_shape) → (batch, classes): its parts, its arithmetic."""
-        self.proof()  # refuses what cannot be certified
-        with strict_arithmetic():
-            return self._logits(self._parts(self._inputs(x)))
-
     def frozen(self) -> "FrozenNet":
         """Itself."""
         return self
@@ -322,8 +296,3 @@ class FrozenNet(CertifiedNet):
             proof = prove(self.network, self._steps, wish)
             self._proved, self._wish = (Content.of(self.network, self.input_shape).kept(), proof), wish
         return proof
-
-
-def _within(room: Tensor, radii: Tensor) -> Tensor:
-    """Radii as far as nothing can overflow; 0 where it can at x itself."""
-    return torch.where(room > 0, torch.minimum(radii, room), 0.0)

@@ -208,7 +208,12 @@ def _model(recipe: Recipe) -> nn.Module:
         raise expected("the network that was trained", "none", "Give it: safeset.load(path, network=...).")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return create_model(recipe.model or "", input_shape=task.input_shape, classes=len(task.class_names))
+        return create_model(
+            recipe.model or "",
+            input_shape=task.input_shape,
+            classes=len(task.class_names),
+            initialisation=recipe.initialisation,
+        )
 
 
 def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:

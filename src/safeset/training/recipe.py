@@ -15,7 +15,7 @@ from safeset.guarantees import Affinity, Guarantee, RelaxedTopK, Standard, names
 from safeset.inputs import check_epsilon, is_text
 from safeset.losses import LOSSES
 from safeset.margins import METHODS
-from safeset.models import list_models
+from safeset.models import INITIALISATIONS, list_models
 from safeset.schedules import Schedule
 from safeset.training import toml
 
@@ -107,6 +107,7 @@ class Recipe:
             ``affinity:groups`` for the data set's own groups. In TOML also a table that describes affinity sets.
         epsilon: radius of the L2 ball, in the units of the data.
         model: one of `list_models()`, or ``own`` for a network given in Python.
+        initialisation: of the model's weights: ``torch`` (its default), or ``orthogonal`` with biases of 0.
         epochs: how often each point is seen; by default 100, and more where that would be few steps.
         batch: points in a step.
         seed: of initialisation, order and augmentation.
@@ -124,6 +125,7 @@ class Recipe:
     guarantee: str | None = None
     epsilon: float | None = None
     model: str | None = None
+    initialisation: str = "torch"
     epochs: int | None = None
     batch: int | None = None
     seed: int = 0
@@ -142,6 +144,7 @@ class Recipe:
             object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         if self.model not in (None, "own"):
             _among("model", self.model, list_models())
+        _among("initialisation", self.initialisation, INITIALISATIONS)
         _among("precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch"):
             _at_least(1, name, getattr(self, name))

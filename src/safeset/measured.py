@@ -1,0 +1,72 @@
+"""Points that a net has seen: logits, rounding errors and proved bounds, and all that follows from them."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from safeset.arithmetic import strict_arithmetic
+from safeset.certificates import Certificate
+from safeset.certify import certificate, memberships, targets
+from safeset.guarantees import Guarantee
+from safeset.proof import Bounds
+from safeset.radii import ClassError
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What `CertifiedNet.measure` returns: points, and what was proved of the net that saw them.
+
+    Attributes:
+        logits: (batch, classes) float64, as the frozen network computes them.
+    """
+
+    logits: Tensor
+    _bounds: Bounds
+    _error: ClassError  # of differences of logits, by rounding
+    _room: Tensor  # (batch,) the radii below which nothing can overflow
+    _epsilon: float
+    _guarantee: Guarantee
+    _class_names: tuple[str, ...] | None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def certificate(
+        self,
+        *,
+        epsilon: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+    ) -> Certificate:
+        """The answers at the points; arguments as for `CertifiedNet.certify`."""
+        with strict_arithmetic():
+            found = certificate(
+                self.logits,
+                self._bounds.head,
+                self._epsilon if epsilon is None else epsilon,
+                self._guarantee if guarantee is None else guarantee,
+                method=method,
+                error=self._error,
+                class_names=self._class_names,
+            )
+            windows = self._within(found.windows)
+        covers = f"the frozen network in exact arithmetic, and its float64 program as run on {windows.device.type}"
+        return replace(found, windows=windows, covers=covers, layers=self._bounds.layers)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def membership_radii(self, k: int) -> Tensor:
+        """The radius below which each class stays among the 1, 2, …, k best: (batch, k, classes)."""
+        with strict_arithmetic():
+            return self._within(memberships(self.logits, self._bounds.head, k, error=self._error))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def target_table(self) -> Tensor:
+        """`CertifiedNet.target_table` at the points: (batch, classes, classes)."""
+        with strict_arithmetic():
+            found = self._within(targets(self.logits, self._bounds.head, error=self._error))
+        found.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+        return found
+
+    def _within(self, radii: Tensor) -> Tensor:
+        """Radii (batch, n, m) as far as nothing can overflow; 0 where it can at x itself."""
+        room = self._room[:, None, None]
+        return torch.where(room > 0, torch.minimum(radii, room), 0.0)
