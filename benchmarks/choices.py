@@ -3,15 +3,19 @@ r"""What the paper leaves open, chosen by validation data: a recipe with one cha
     PYTHONPATH=src python benchmarks/choices.py cifar100/standard --epochs 60 \
         augmentation.flips=none,augmentation.shift=0 augmentation.shift=0 augmentation.shift=4
 
-writes results/analyses/choices-cifar100-standard.json. Changes are keys of the recipe, several with commas between.
+adds them to results/analyses/choices/cifar100-standard.json. Changes are keys of the recipe, several with commas
+between.
 """
 
 import argparse
+import json
 from typing import Any
 
-from common import save
+from common import ROOT, save
 from safeset.cli_options import changes
 from trial import trial
+
+ABOUT = ("split", "points", "guarantee", "bound_method", "dtype", "device", "torch", "commit", "seed", "test")
 
 
 def main() -> None:
@@ -21,17 +25,21 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("choices", nargs="+")
     arguments = parser.parse_args()
-    rows: list[dict[str, Any]] = []
     for choice in arguments.choices:
         row, result = trial(arguments.recipe, {"epochs": arguments.epochs, **changes(choice.split(","))})
-        rows.append({"choice": choice, **row})
         print(choice, *(f"{each['method']} {each['vra']:.4f}" for each in row["rows"]), flush=True)
-        command = f"python benchmarks/choices.py {arguments.recipe} --epochs {arguments.epochs}"
-        result = {key: value for key, value in result.items() if key not in ("recipe", "weights")}
-        save(
-            f"analyses/choices-{arguments.recipe.replace('/', '-')}.json",
-            {**result, "command": " ".join([command, *arguments.choices]), "choices": rows},
-        )
+        command = f"python benchmarks/choices.py {arguments.recipe} --epochs {arguments.epochs} '{choice}'"
+        about = {key: result[key] for key in ABOUT}
+        keep(arguments.recipe, {"choice": choice, "epochs": arguments.epochs, **row, **about, "command": command})
+
+
+def keep(recipe: str, row: dict[str, Any]) -> None:
+    """Add a row to those of its recipe; it takes the place of one that was made in the same way."""
+    name = f"analyses/choices/{recipe.replace('/', '-')}.json"
+    path = ROOT / "results" / name
+    before = json.loads(path.read_text())["choices"] if path.exists() else []
+    others = [one for one in before if one["command"] != row["command"]]
+    save(name, {"recipe": recipe, "choices": [*others, row]})
 
 
 if __name__ == "__main__":

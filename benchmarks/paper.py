@@ -172,6 +172,22 @@ def training(*records: dict[str, Any]) -> str:
     return markdown(header, rows)
 
 
+def choices(*results: dict[str, Any]) -> str:
+    """What was compared on validation data."""
+    rows = []
+    for result in results:
+        for place, each in enumerate(result["choices"]):
+            ways = {one["method"]: one for one in each["rows"]}
+            cells = [*(f"{ways[way]['vra']:.3f}" for way in METHODS), f"{ways['uniform']['rejection_rate']:.3f}"]
+            cells += [f"{ways['uniform']['accuracy']:.3f}", f"{each['training_seconds']:.0f}"]
+            changed = each["choice"].replace(",", ", ")
+            rows.append(
+                [f"`{result['recipe']}`" if place == 0 else "", changed, str(each["epochs"]), each["split"], *cells]
+            )
+    header = ["row", "changed", "epochs", "evaluated on", *(f"VRA, {way}" for way in METHODS)]
+    return markdown([*header, "rejected, uniform", "accuracy", "seconds"], rows)
+
+
 EVERY, TEXT = "paper/*/*.json", "analyses/paper/*.json"
 TABLES = [
     ("README.md", "paper", EVERY, overview),
@@ -184,5 +200,6 @@ TABLES = [
     ("docs/paper.md", "acasxu", EVERY, acasxu),
     ("docs/paper.md", "times", TEXT, times),
     ("docs/paper.md", "together", TEXT, together),
+    ("docs/paper.md", "choices", "analyses/choices/*.json", choices),
     ("docs/paper.md", "training", EVERY, training),
 ]

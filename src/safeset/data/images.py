@@ -79,7 +79,8 @@ def decoded(
         for file in sorted((path / name).rglob("*"))
         if file.suffix.lower() in SUFFIXES and file.name[0] != "." and file.is_file()
     ]
-    empty = [name for label, name in enumerate(names) if classes is None and label not in {y for _, y in files}]
+    present = {label for _, label in files}
+    empty = [name for label, name in enumerate(names) if classes is None and label not in present]
     if files and empty:
         raise expected(f"images in every class folder of {path}", f"none in {first_few(empty)}")
     return decoded_files(path, files, size, skip_bad=skip_bad, progress=progress), names
@@ -95,7 +96,8 @@ def decoded_files(
     """Images below a folder with their labels, from the cache if nothing changed."""
     if not files:
         raise expected(f"images ({', '.join(sorted(SUFFIXES))}) in the class folders of {path}", "none")
-    listing = [(str(file.relative_to(path)), y, file.stat().st_size, file.stat().st_mtime_ns) for file, y in files]
+    stats = [(file, label, file.stat()) for file, label in files]
+    listing = [(str(file.relative_to(path)), y, stat.st_size, stat.st_mtime_ns) for file, y, stat in stats]
     key = hashlib.sha256(json.dumps([VERSION, listing, size, skip_bad]).encode()).hexdigest()
     cache = cache_folder() / f"{path.name}-{key[:32]}.safetensors"
     found = _load(cache)
