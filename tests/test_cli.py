@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -266,6 +267,20 @@ def test_certify_says_what_the_library_says(work):
         assert record["radius"] == expected["radius"]
         assert [each["radius"] for each in record["cores"]] == [radius for radius in radii if radius > 0]
         assert all(len(each["core"]) == place + 1 for place, each in enumerate(record["cores"]))
+
+
+def test_certify_says_on_a_terminal_what_takes_so_long(work):
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "safeset", "certify", "run", "0.png", "--json"]
+    done = subprocess.run(
+        command, cwd=work, stdout=subprocess.PIPE, stderr=end, env={**os.environ, "TERM": "xterm"}, check=True
+    )
+    os.close(end)
+    assert "proving the network's bounds" in os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    output, errors = safeset("certify", "run", "0.png", "--json", cwd=work)
+    assert done.stdout.decode() == output
+    assert errors == ""
 
 
 def test_certify_writes_csv(work):

@@ -169,6 +169,7 @@ def certify(
         records = certify_files(
             run, files, epsilon=epsilon, method=method, guarantee=guarantee, device=device, stdin=stdin
         )
+        records = console.waited(records, "proving the network's bounds")
         bad = _print_certificates(records, as_json=as_json, as_csv=as_csv, header=workers.first)
     if bad:
         console.err.print(f"{bad} of the points could not be read.")

@@ -7,7 +7,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import islice
 from typing import Any, TextIO
 from unicodedata import category
 
@@ -126,6 +127,14 @@ def progress(items: Iterable[Any], count: int, what: str = "") -> Iterator[Any]:
         return
     with _bar() as bar:
         yield from bar.track(items, total=count, description=what)
+
+
+def waited(items: Iterator[Any], what: str) -> Iterator[Any]:
+    """The same items; on a terminal it is said, until the first one comes, what takes so long."""
+    with err.status(what) if _bars() else nullcontext():
+        first = list(islice(items, 1))
+    yield from first
+    yield from items
 
 
 def _bars() -> bool:
