@@ -3,8 +3,8 @@ r"""What the paper leaves open, chosen by validation data: a recipe with one cha
     PYTHONPATH=src python benchmarks/choices.py cifar100/standard --epochs 60 \
         augmentation.flips=none,augmentation.shift=0 augmentation.shift=0 augmentation.shift=4
 
-adds them to results/analyses/choices/cifar100-standard.json. Changes are keys of the recipe, several with commas
-between.
+adds them to results/analyses/choices/cifar100-standard.json. Changes are keys of the recipe with their values, several
+with commas between, which a value cannot hold.
 """
 
 import argparse

@@ -173,7 +173,7 @@ def training(*records: dict[str, Any]) -> str:
 
 
 def choices(*results: dict[str, Any]) -> str:
-    """What was compared on validation data."""
+    """What was compared, one network each, and on which points."""
     rows = []
     for result in results:
         for place, each in enumerate(result["choices"]):

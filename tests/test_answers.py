@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -176,7 +177,23 @@ def test_what_is_measured_once_says_what_the_net_says(net):
             assert torch.equal(got.windows, wanted.windows)
             assert (got.covers, got.layers, str(got.guarantee)) == (wanted.covers, wanted.layers, guarantee)
     assert str(points.certificate().guarantee) == str(net.guarantee)
-    several = points.membership_radii(4)
+    several = points.membership_table(4)
     for k in range(1, 5):
         assert torch.equal(several[:, k - 1], net.membership_radii(x, k))
+        assert torch.equal(several[:, k - 1], points.membership_radii(k))
     assert torch.equal(points.target_table(), net.target_table(x))
+
+
+def test_what_is_measured_can_not_be_changed(net):
+    x = torch.rand(20, *net.input_shape)
+    with torch.inference_mode():
+        points = net.measure(x)
+    before, table = points.certificate(), points.membership_table(2)
+    for handed in (points.logits, points.certificate().windows, points.membership_table(2), points.target_table()):
+        handed.mul_(1000)
+    assert torch.equal(points.certificate().windows, before.windows)
+    assert torch.equal(points.membership_table(2), table)
+    assert torch.equal(net.certify(x).windows, before.windows)
+    assert "tensor" not in repr(points)
+    with pytest.raises(ArgumentError, match=r"Take points.certificate"):
+        pickle.dumps(points)

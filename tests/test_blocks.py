@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from safeset import CertifiedNet, Recipe, create_model
+from safeset import ArgumentError, CertifiedNet, Recipe, create_model
 from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.layers import InvertibleDownsampling, MinMax
@@ -77,6 +77,27 @@ def test_blocks_of_several_networks_at_once(name):
     assert relative(both[1], both[0]) < 1e-5
 
 
+def test_gradients_of_one_layer_used_twice_of_frozen_weights_and_in_bfloat16():
+    layer = nn.Conv2d(4, 4, 3, padding=1)
+    network = nn.Sequential(layer, MinMax(), layer, MinMax(), nn.Flatten(), nn.Linear(64, 3))
+    layer.bias = nn.Parameter(torch.randn(4, 2)[:, 0])  # does not lie in one piece
+    x = torch.rand(5, 4, 4, 4).contiguous(memory_format=torch.channels_last)
+    for frozen in (False, True):
+        layer.weight.requires_grad_(not frozen)
+        wanted = [each for each in network.parameters() if each.requires_grad]
+        found = [
+            torch.autograd.grad(each(x).square().sum(), wanted)
+            for each in (network, InBlocks(network), InBlocks(network, half=True))
+        ]
+        assert relative(found[1], found[0]) < 1e-5
+        assert 1e-5 < relative(found[2], found[0]) < 0.1
+
+
+def test_pixels_that_make_no_squares_are_told():
+    with pytest.raises(ArgumentError, match="multiples of 2, but got 5 × 7 pixels"):
+        InBlocks(nn.Sequential(nn.Conv2d(1, 2, 1), MinMax(), InvertibleDownsampling(2)))(torch.rand(1, 1, 5, 7))
+
+
 def test_products_in_bfloat16():
     network, x = NETWORKS["2c2f"], torch.rand(7, *SHAPE)
     with halves():
@@ -98,9 +119,14 @@ def test_what_is_not_plain_stays_as_it_is():
     assert count(row(bias=False)) == count(row(padding="same")) == count(row(padding=1, padding_mode="circular")) == 0
     assert count(row(dtype=torch.float64)) == 0
     assert count(nn.Sequential(nn.Conv2d(3, 4, 3))) == count(nn.Sequential(row())) == 0
-    watched = row()
-    watched[1].register_forward_hook(lambda *_: None)
-    assert count(watched) == 0
+    for place in (0, 1, None):
+        for hook in ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"):
+            watched = row()
+            getattr(watched if place is None else watched[place], f"register_{hook}")(lambda *_: None)
+            assert count(watched) == 0
+    other = row()
+    other[1].forward = torch.abs
+    assert count(other) == 0
     normed = row()
     nn.utils.parametrizations.spectral_norm(normed[0])
     assert count(normed) == 0

@@ -13,6 +13,7 @@ from safeset import (
     Standard,
     create_model,
     list_models,
+    train,
 )
 from safeset.data.embedded import digits
 from safeset.runs import build
@@ -82,3 +83,7 @@ def test_a_recipe_chooses_the_initialisation():
     assert not torch.equal(first[0], first[2])
     with pytest.raises(ArgumentError, match="`initialisation` to be one of"):
         Recipe.from_table({**table, "initialisation": "he"})
+    own = {**table, "initialisation": "orthogonal", "epochs": 1}
+    del own["model"]
+    with pytest.raises(ArgumentError, match="an own network as it is initialised"):
+        train(own, network=nets[0].network)

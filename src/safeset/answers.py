@@ -157,7 +157,7 @@ def answered(net: CertifiedNet, test: Split) -> Answers:
         )
         found[ESTIMATE].append(guessed.to("cpu"))
         ranking = found["uniform"][-1].ranking.to(device).clamp(min=0)
-        radii = points.membership_radii(k)
+        radii = points.membership_table(k)
         stays.append(radii[torch.arange(len(part)), :, part.y].cpu())
         ours = radii.gather(2, ranking[:, None, :].expand(-1, k, -1))  # (points, k, ranks)
         below = torch.ones(k, k, dtype=torch.bool, device=device).tril()

@@ -123,7 +123,7 @@ def membership_radii(
     """
     raw = check_logits(logits)
     constants = as_constants(lipschitz).checked(raw.shape[1], raw.device)
-    return memberships(raw, constants, k, error=check_error(error, raw))[:, -1]
+    return membership(raw, constants, k, error=check_error(error, raw))
 
 
 def target_table(
@@ -148,8 +148,14 @@ def target_table(
     return targets(raw, constants, error=check_error(error, raw))
 
 
+def membership(raw: Tensor, constants: HeadConstants | MatrixConstants, k: int, *, error: PairError) -> Tensor:
+    """`membership_radii` of checked logits, constants and errors."""
+    k = TopK(k).largest_k(raw.shape[1])
+    return torch.stack([radii.kthvalue(k, dim=1).values for radii in _targets(raw, constants, error)], dim=1)
+
+
 def memberships(raw: Tensor, constants: HeadConstants | MatrixConstants, k: int, *, error: PairError) -> Tensor:
-    """`membership_radii` of checked logits, constants and errors, for 1, 2, …, k: (batch, k, classes)."""
+    """The same for 1, 2, …, k: (batch, k, classes)."""
     k = TopK(k).largest_k(raw.shape[1])
     least = (radii.topk(k, dim=1, largest=False).values for radii in _targets(raw, constants, error))
     return torch.stack(list(least), dim=2)

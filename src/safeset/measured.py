@@ -1,13 +1,15 @@
 """Points that a net has seen: logits, rounding errors and proved bounds, and all that follows from them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from safeset.arithmetic import strict_arithmetic
 from safeset.certificates import Certificate
-from safeset.certify import certificate, memberships, targets
+from safeset.certify import certificate, membership, memberships, targets
+from safeset.errors import expected
 from safeset.guarantees import Guarantee
 from safeset.proof import Bounds
 from safeset.radii import ClassError
@@ -15,19 +17,23 @@ from safeset.radii import ClassError
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What `CertifiedNet.measure` returns: points, and what was proved of the net that saw them.
+    """What `CertifiedNet.measure` returns: points, and what was proved of the net that saw them, as it was then."""
 
-    Attributes:
-        logits: (batch, classes) float64, as the frozen network computes them.
-    """
-
-    logits: Tensor
-    _bounds: Bounds
-    _error: ClassError  # of differences of logits, by rounding
-    _room: Tensor  # (batch,) the radii below which nothing can overflow
+    _logits: Tensor = field(repr=False)  # (batch, classes) float64
+    _bounds: Bounds = field(repr=False)
+    _error: ClassError = field(repr=False)  # of differences of logits, by rounding
+    _room: Tensor = field(repr=False)  # (batch,) the radii below which nothing can overflow
     _epsilon: float
     _guarantee: Guarantee
-    _class_names: tuple[str, ...] | None
+    _class_names: tuple[str, ...] | None = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self._logits)
+
+    @property
+    def logits(self) -> Tensor:
+        """As the frozen network computes them, (batch, classes) float64; a copy."""
+        return self._logits.clone()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def certificate(
@@ -40,7 +46,7 @@ class Measured:
         """The answers at the points; arguments as for `CertifiedNet.certify`."""
         with strict_arithmetic():
             found = certificate(
-                self.logits,
+                self._logits,
                 self._bounds.head,
                 self._epsilon if epsilon is None else epsilon,
                 self._guarantee if guarantee is None else guarantee,
@@ -54,15 +60,22 @@ class Measured:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def membership_radii(self, k: int) -> Tensor:
-        """The radius below which each class stays among the 1, 2, …, k best: (batch, k, classes)."""
+        """`CertifiedNet.membership_radii` at the points: (batch, classes)."""
         with strict_arithmetic():
-            return self._within(memberships(self.logits, self._bounds.head, k, error=self._error))
+            found = membership(self._logits, self._bounds.head, k, error=self._error)
+            return self._within(found[:, None])[:, 0]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def membership_table(self, k: int) -> Tensor:
+        """The same for 1, 2, …, k at once: (batch, k, classes)."""
+        with strict_arithmetic():
+            return self._within(memberships(self._logits, self._bounds.head, k, error=self._error))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def target_table(self) -> Tensor:
         """`CertifiedNet.target_table` at the points: (batch, classes, classes)."""
         with strict_arithmetic():
-            found = self._within(targets(self.logits, self._bounds.head, error=self._error))
+            found = self._within(targets(self._logits, self._bounds.head, error=self._error))
         found.diagonal(dim1=1, dim2=2).fill_(torch.inf)
         return found
 
@@ -70,3 +83,7 @@ class Measured:
         """Radii (batch, n, m) as far as nothing can overflow; 0 where it can at x itself."""
         room = self._room[:, None, None]
         return torch.where(room > 0, torch.minimum(radii, room), 0.0)
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse: proofs are trusted only in the process that made them."""
+        raise expected("something to pickle or to copy", "points with their proof", "Take points.certificate().")

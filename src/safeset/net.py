@@ -125,6 +125,9 @@ class CertifiedNet(nn.Module):
 
         Args:
             x: (batch, *input_shape) inputs.
+
+        Returns:
+            Points that have ``certificate``, ``membership_radii`` and ``target_table``, of the net as it is now.
         """
         with strict_arithmetic():
             frozen, inputs = self._certified(), self._inputs(x)
@@ -169,7 +172,7 @@ class CertifiedNet(nn.Module):
             (batch, classes) float64; 0 for a class that is not safely among the k best at x. At every ε below the least
             of the k best classes' radii, they stay the k best.
         """
-        return self.measure(x).membership_radii(k)[:, -1]  # type: ignore[no-any-return]
+        return self.measure(x).membership_radii(k)  # type: ignore[no-any-return]
 
     def target_table(self, x: Numbers) -> Tensor:
         """The directed table: below entry [j, i] class i cannot overtake class j; proved as by `certify`.

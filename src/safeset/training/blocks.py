@@ -5,7 +5,9 @@ convolution's output five times forward and as often backward. Here Triton goes 
 `safeset.training.kernels`. Images lie channels last in between, as tensor cores take them.
 """
 
+import warnings
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -16,17 +18,31 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from safeset.errors import expected
 from safeset.layers import InvertibleDownsampling, MinMax
 
 TRITON = find_spec("triton") is not None
 LARGEST = 2**31  # numbers in a tensor: kernels count in 32 bits
 KERNELS = "safeset.training.kernels"
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 SIZES = (1, 2, 4)  # of squares that kernels can downsample
 
 
+@cache
 def can_fuse(device: torch.device) -> bool:
-    """Whether blocks are faster than their layers there: on a GPU, with Triton."""
-    return device.type == "cuda" and TRITON
+    """Whether blocks are faster than their layers there: on a GPU, with a Triton that works (it needs a compiler)."""
+    if device.type != "cuda" or not TRITON:
+        return False
+    tiny = torch.zeros(1, 2, 1, 1, device=device)
+    try:
+        _passes(tiny).finish(
+            tiny, tiny.flatten(), tiny.clone(), torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device), 1
+        )
+    except Exception as error:  # whatever Triton, the compiler or the driver raise
+        text = f"{type(error).__name__}: {str(error)[:200]}"
+        warnings.warn(f"Triton does not work here ({text}): training takes longer.", RuntimeWarning, stacklevel=2)
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -58,8 +74,9 @@ class Block:
 
 def blocks_of(network: nn.Module) -> list[nn.Module | Block]:
     """The layers of a network in a row, blocks where there are any; of another network, itself."""
-    if type(network) is not nn.Sequential:
+    if not _plain(network, nn.Sequential):
         return [network]
+    assert isinstance(network, nn.Sequential)
     layers: list[nn.Module] = list(network)
     found: list[nn.Module | Block] = []
     while layers:
@@ -97,7 +114,7 @@ class InBlocks(nn.Module):
 
 def _plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a layer is one of these and nobody changed or watches it."""
-    return type(layer) is kind and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+    return type(layer) is kind and "forward" not in vars(layer) and not any(getattr(layer, name) for name in HOOKS)
 
 
 def _fits(layer: nn.Module) -> bool:
@@ -113,7 +130,10 @@ def _fits(layer: nn.Module) -> bool:
 
 
 class _Block(torch.autograd.Function):
-    """Blocks of several networks, one after another: x (networks, batch, c, h, w), weights and biases stacked too."""
+    """Blocks of several networks, one after another: x (networks, batch, c, h, w), weights and biases stacked too.
+
+    It can be differentiated once.
+    """
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor, block: Block, half: bool) -> tuple[Tensor, Tensor]:
@@ -122,7 +142,7 @@ class _Block(torch.autograd.Function):
             found = _last(torch.ops.aten.convolution(images, weights, None, *block.convolution()))
             if place == 0:
                 out, swapped = _room(len(x), found, block)
-            _passes(found).finish(found, bias[place], out[place], swapped[place], block.size)
+            _passes(found).finish(found, bias[place].contiguous(), out[place], swapped[place], block.size)
         return out, swapped
 
     @staticmethod
@@ -192,7 +212,7 @@ def _exchanged(first: Tensor, second: Tensor, swapped: Tensor) -> list[Tensor]:
 
 def _passes(found: Tensor) -> ModuleType:
     """Who has `finish` and `unfinish` for such a tensor: Triton, or torch here."""
-    return import_module(__name__ if not can_fuse(found.device) or found.numel() >= LARGEST else KERNELS)
+    return import_module(KERNELS if found.is_cuda and found.numel() < LARGEST else __name__)
 
 
 def _ready(tensor: Tensor, half: bool) -> Tensor:
@@ -207,6 +227,8 @@ def _last(tensor: Tensor) -> Tensor:
 def _room(count: int, found: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     """Memory for what `finish` writes, of so many networks."""
     batch, channels, height, width = found.shape
+    if height % block.size or width % block.size:
+        raise expected(f"height and width to be multiples of {block.size}", f"{height} × {width} pixels")
     swapped = found.new_empty(count, batch, height, width, channels // 2, dtype=torch.bool)
     channels, height, width = channels * block.size**2, height // block.size, width // block.size
     if block.flat:

@@ -23,7 +23,7 @@ def finish(found: Tensor, bias: Tensor, out: Tensor, swapped: Tensor, size: int)
 def unfinish(gradient: Tensor, swapped: Tensor, found: Tensor, size: int) -> Tensor:
     """`safeset.training.blocks.unfinish` on a GPU."""
     programs, constants = _tiles(found, gradient, size, TILES)
-    sums = torch.empty(programs, found.shape[1], device=found.device)
+    sums = torch.empty(programs, found.shape[1], dtype=torch.float32, device=found.device)
     _unfinish[(programs,)](gradient, swapped, found, sums, tiles=TILES, **constants)
     return sums.sum(dim=0)
 
@@ -64,7 +64,7 @@ def _places(
     image, rest = pixel // (height * width), pixel % (height * width)
     row, column = rest // width * size + part // size, rest % width * size + part % size
     source = (image * height * size + row) * width * size + column
-    there = (pixel < pixels) & (channel < half) & (part < square)
+    there = (pixel < pixels) & (channel < half) & (part < square)  # the last one always: for the shape
     if flat:
         target = (image * 2 * half * square + channel * square + part) * (height * width) + rest
         other = half * square * height * width

@@ -101,6 +101,8 @@ def fit(
     with ExitStack() as held:
         held.enter_context(_random(recipe.seed, state, workers))
         held.enter_context(fast_arithmetic(device, recipe.precision))
+        if device.type == "cuda":
+            held.enter_context(torch.cuda.device(device))  # where new streams and Triton's kernels are
         asked = held.enter_context(_signals(run is not None, workers))
         saved = looked = time.perf_counter()
         for epoch in range(position.epoch, epochs):

@@ -107,7 +107,8 @@ class Recipe:
             ``affinity:groups`` for the data set's own groups. In TOML also a table that describes affinity sets.
         epsilon: radius of the L2 ball, in the units of the data.
         model: one of `list_models()`, or ``own`` for a network given in Python.
-        initialisation: of the model's weights: ``torch`` (its default), or ``orthogonal`` with biases of 0.
+        initialisation: of the model's weights: ``torch`` (its default), or ``orthogonal`` with biases of 0. A network
+            given in Python has its own.
         epochs: how often each point is seen; by default 100, and more where that would be few steps.
         batch: points in a step.
         seed: of initialisation, order and augmentation.
@@ -145,6 +146,8 @@ class Recipe:
         if self.model not in (None, "own"):
             _among("model", self.model, list_models())
         _among("initialisation", self.initialisation, INITIALISATIONS)
+        if self.model == "own" and self.initialisation != "torch":
+            raise expected("an own network as it is initialised", f"`initialisation` {self.initialisation!r}")
         _among("precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch"):
             _at_least(1, name, getattr(self, name))
