@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 ELEMENTS_AT_ONCE = 2**27  # of the patches of images; 1 GB
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 _STRICT = threading.Lock()
 _strict_now: list[bool] = []  # what cuDNN was before, once for each that is inside
@@ -40,6 +43,11 @@ def strict_arithmetic() -> Iterator[None]:
             before = _strict_now.pop()
             if not _strict_now:
                 torch.backends.cudnn.enabled = before
+
+
+def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """The function, as it is written even when its caller is compiled: no compiler may rewrite a proof."""
+    return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class Instead(TorchFunctionMode):

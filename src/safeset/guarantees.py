@@ -31,6 +31,7 @@ from torch import Tensor
 
 from safeset import affinity
 from safeset.affinity import Class
+from safeset.arithmetic import uncompiled
 from safeset.errors import expected
 from safeset.inputs import check_names
 from safeset.texts import parse_json
@@ -243,7 +244,7 @@ class Affinity(Guarantee):
         return torch.stack(inside, dim=1)
 
     # Looked up, never built, inside a compiled graph: what is built there would be a constant of that graph.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def prepare(self, classes: int, device: torch.device | str) -> None:
         """Make the (classes, words) table in which bit s of row c says whether class c is in set s."""
         sets = affinity.resolved(self.sets, self.everyone_with, classes)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from safeset.arithmetic import uncompiled
 from safeset.errors import expected, repeated
 
 MOST_NUMBERS = 2**31  # of one input
@@ -116,7 +117,7 @@ def as_device(device: torch.device | str | None) -> torch.device:
     return found
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@uncompiled
 def check_subnormals(device: torch.device) -> None:
     """Refuse to prove anything where numbers below 2⁻¹⁰²² are flushed to zero: radii would come out as ∞.
 

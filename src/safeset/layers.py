@@ -1,5 +1,6 @@
 """Layers that Lipschitz networks are built of, beside torch's own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -92,11 +93,16 @@ class _Swapped(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, int | None], x: Tensor, swapped: Tensor) -> tuple[Tensor, int]:
-        both = [
-            each.expand(info.batch_size, *each.shape) if place is None else each.movedim(place, 0)
-            for each, place in zip((x, swapped), in_dims, strict=True)
-        ]
+        both = in_front(info.batch_size, (x, swapped), in_dims)
         return _Swapped.apply(*(each.flatten(0, 1) for each in both)).view_as(both[0]), 0  # type: ignore[no-untyped-call]
+
+
+def in_front(count: int, tensors: Sequence[Tensor], places: Sequence[int | None]) -> list[Tensor]:
+    """Tensors with the dimension that `torch.func.vmap` batches in front; those that have none, repeated."""
+    return [
+        each.expand(count, *each.shape) if place is None else each.movedim(place, 0)
+        for each, place in zip(tensors, places, strict=True)
+    ]
 
 
 class Abs(nn.Module):

@@ -6,7 +6,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from safeset.arithmetic import strict_arithmetic
+from safeset.arithmetic import strict_arithmetic, uncompiled
 from safeset.certificates import Certificate
 from safeset.certify import certificate, membership, memberships, targets
 from safeset.errors import expected
@@ -35,7 +35,7 @@ class Measured:
         """As the frozen network computes them, (batch, classes) float64; a copy."""
         return self._logits.clone()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def certificate(
         self,
         *,
@@ -58,20 +58,20 @@ class Measured:
         covers = f"the frozen network in exact arithmetic, and its float64 program as run on {windows.device.type}"
         return replace(found, windows=windows, covers=covers, layers=self._bounds.layers)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def membership_radii(self, k: int) -> Tensor:
         """`CertifiedNet.membership_radii` at the points: (batch, classes)."""
         with strict_arithmetic():
             found = membership(self._logits, self._bounds.head, k, error=self._error)
             return self._within(found[:, None])[:, 0]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def membership_table(self, k: int) -> Tensor:
         """The same for 1, 2, …, k at once: (batch, k, classes)."""
         with strict_arithmetic():
             return self._within(memberships(self._logits, self._bounds.head, k, error=self._error))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def target_table(self) -> Tensor:
         """`CertifiedNet.target_table` at the points: (batch, classes, classes)."""
         with strict_arithmetic():

@@ -40,7 +40,8 @@ def create_model(
     for layer in network if initialisation == "orthogonal" else ():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(layer.weight)
-            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     return network
 
 

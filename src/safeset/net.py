@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from safeset.arithmetic import strict_arithmetic
+from safeset.arithmetic import strict_arithmetic, uncompiled
 from safeset.certificates import Certificate
 from safeset.certify import check_logits
 from safeset.constants import HeadConstants
@@ -119,7 +119,7 @@ class CertifiedNet(nn.Module):
         head = HeadConstants(bounds.head.rows.clone(), bounds.head.scale)
         return replace(bounds, head=head)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def measure(self, x: Numbers) -> Measured:
         """What `certify` and the others say of points comes from this: the network runs once for all of them.
 
@@ -159,7 +159,7 @@ class CertifiedNet(nn.Module):
             A `Certificate`. It covers the frozen network in exact arithmetic, and its float64 program: every float64
             array x' in the ball.
         """
-        return self.measure(x).certificate(epsilon=epsilon, guarantee=guarantee, method=method)  # type: ignore[no-any-return]
+        return self.measure(x).certificate(epsilon=epsilon, guarantee=guarantee, method=method)
 
     def membership_radii(self, x: Numbers, k: int) -> Tensor:
         """For each class, the radius below which it stays among the k best (Jia et al., 2020), proved as by `certify`.
@@ -172,7 +172,7 @@ class CertifiedNet(nn.Module):
             (batch, classes) float64; 0 for a class that is not safely among the k best at x. At every ε below the least
             of the k best classes' radii, they stay the k best.
         """
-        return self.measure(x).membership_radii(k)  # type: ignore[no-any-return]
+        return self.measure(x).membership_radii(k)
 
     def target_table(self, x: Numbers) -> Tensor:
         """The directed table: below entry [j, i] class i cannot overtake class j; proved as by `certify`.
@@ -183,7 +183,7 @@ class CertifiedNet(nn.Module):
         Returns:
             (batch, classes, classes) float64; 0 where i is not safely below j at x, ∞ on the diagonal.
         """
-        return self.measure(x).target_table()  # type: ignore[no-any-return]
+        return self.measure(x).target_table()
 
     def predict_set(
         self,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from safeset.arithmetic import uncompiled
 from safeset.chains import Rows, chain_windows
 from safeset.constants import HeadConstants, MatrixConstants, U, up
 from safeset.margins import METHODS, among, split, window_least
@@ -74,8 +75,7 @@ def quotient(gaps: Tensor, constants: Tensor) -> Tensor:
     return torch.where(constants == 0, torch.where(gaps > 0, math.inf, -math.inf), rounded)
 
 
-# A proof runs as it is written: no compiler may rewrite it.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@uncompiled
 def window_radii(
     logits: Tensor,
     ranking: Tensor,
@@ -115,7 +115,7 @@ def window_radii(
     return torch.cat(tables)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@uncompiled
 def target_radii(
     logits: Tensor,
     constants: HeadConstants | MatrixConstants,

@@ -11,20 +11,21 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from safeset.errors import expected
-from safeset.layers import InvertibleDownsampling, MinMax
+from safeset.errors import UnsupportedLayerError, expected
+from safeset.layers import InvertibleDownsampling, MinMax, in_front
+from safeset.lipschitz.rules import check_untouched
 
+Kind = TypeVar("Kind", bound=nn.Module)
 TRITON = find_spec("triton") is not None
 LARGEST = 2**31  # numbers in a tensor: kernels count in 32 bits
 KERNELS = "safeset.training.kernels"
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 SIZES = (1, 2, 4)  # of squares that kernels can downsample
 
 
@@ -76,7 +77,6 @@ def blocks_of(network: nn.Module) -> list[nn.Module | Block]:
     """The layers of a network in a row, blocks where there are any; of another network, itself."""
     if not _plain(network, nn.Sequential):
         return [network]
-    assert isinstance(network, nn.Sequential)
     layers: list[nn.Module] = list(network)
     found: list[nn.Module | Block] = []
     while layers:
@@ -85,11 +85,11 @@ def blocks_of(network: nn.Module) -> list[nn.Module | Block]:
             found.append(layer)
             continue
         layers.pop(0)
-        size = 1
-        if layers and _plain(layers[0], InvertibleDownsampling) and layers[0].size in SIZES:
-            size = layers.pop(0).size  # type: ignore[assignment]
-        assert isinstance(layer, nn.Conv2d)
-        found.append(Block(layer, size, flat=bool(layers) and type(layers[0]) is nn.Flatten))
+        size, behind = 1, layers[0] if layers else None
+        if behind is not None and _plain(behind, InvertibleDownsampling) and behind.size in SIZES:
+            size = behind.size
+            layers.pop(0)
+        found.append(Block(layer, size, flat=any(type(each) is nn.Flatten for each in layers[:1])))
     return found
 
 
@@ -112,15 +112,18 @@ class InBlocks(nn.Module):
         return x
 
 
-def _plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+def _plain(layer: nn.Module, kind: type[Kind]) -> TypeGuard[Kind]:
     """Whether a layer is one of these and nobody changed or watches it."""
-    return type(layer) is kind and "forward" not in vars(layer) and not any(getattr(layer, name) for name in HOOKS)
+    try:
+        check_untouched(layer)
+    except UnsupportedLayerError:
+        return False
+    return type(layer) is kind and not (layer._backward_hooks or layer._backward_pre_hooks)
 
 
-def _fits(layer: nn.Module) -> bool:
+def _fits(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
     return (
         _plain(layer, nn.Conv2d)
-        and isinstance(layer, nn.Conv2d)
         and layer.padding_mode == "zeros"
         and not isinstance(layer.padding, str)
         and layer.bias is not None
@@ -174,10 +177,7 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        stacks = [
-            each.expand(info.batch_size, *each.shape) if place is None else each.movedim(place, 0)
-            for each, place in zip(args[:3], in_dims[:3], strict=True)
-        ]
+        stacks = in_front(info.batch_size, args[:3], in_dims[:3])
         found = _Block.apply(*(each.flatten(0, 1) for each in stacks), *args[3:])  # type: ignore[no-untyped-call]
         return tuple(each.unflatten(0, stacks[0].shape[:2]) for each in found), (0, 0)
 
