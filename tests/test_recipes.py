@@ -187,6 +187,18 @@ def test_a_data_set_s_own_groups_and_identifiers_bind():
         Recipe(Data("fake"), guarantee='affinity:{"sets":[["n1","n9"]]}').bound(data)
 
 
+@given(
+    st.permutations(["ash", "bee", "cat", "dog"]),
+    st.sets(st.sets(st.integers(0, 3), min_size=1, max_size=3).map(frozenset), min_size=1),
+)
+def test_fitted_sets_read_again_are_the_same_in_whatever_order_the_classes_are_named(names, sets):
+    data = fake(names)
+    fitted = Recipe(Data("fake"), guarantee=str(Affinity(sets))).fitted(data)
+    again = Recipe.from_table(tomllib.loads(fitted.text()))
+    assert again.table() == fitted.table()
+    assert again.bound(data) == fitted.bound(data) == Affinity(sets)
+
+
 def test_fitting_leaves_nothing_open_and_writes_affinity_sets_out():
     recipe = Recipe(Data("digits"), guarantee='affinity:{"everyone_with":["0"]}').fitted(digits())
     assert None not in (recipe.epsilon, recipe.model, recipe.batch, recipe.task)

@@ -16,7 +16,7 @@ from torch import nn
 
 from accidents import Accident
 from safeset import ArgumentError, CertifiedNet, Recipe, SafesetError, TrainingWarning, create_model, load, train
-from safeset.data.dataset import Split
+from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
 from safeset.evaluation import evaluate
@@ -225,6 +225,18 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
     assert "Try a lower rate" in str(error.value)
     saved = load_file(Run(tmp_path / "run").checkpoint)
     assert all(tensor.isfinite().all() for tensor in saved.values() if tensor.is_floating_point())
+
+
+def test_a_run_with_affinity_sets_is_continued_whatever_the_order_of_the_names(tmp_path):
+    split = Split(torch.rand(30, 2), torch.arange(30) % 3)
+    data = Dataset("advisories", split, split, ("clear", "weak", "strong"), "metres")
+    recipe = {"epochs": 2, "guarantee": {"neighbours": ["clear", "weak", "strong"]}, "epsilon": 0.01}
+    stop = Accident(1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        train(recipe, data=data, out=tmp_path / "run", watch=stop)
+    train(recipe, data=data, out=tmp_path / "run", resume=True)
+    with pytest.warns(TrainingWarning, match="has ended already"):
+        train(recipe, data=data, out=tmp_path / "run", resume=True)
 
 
 def test_data_that_changed_is_not_trained_on(tmp_path):

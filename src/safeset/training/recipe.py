@@ -186,9 +186,11 @@ class Recipe:
             stated = parse(self.guarantee)
             assert isinstance(stated, Affinity)
             names = self.task.class_names if self.task else None
-            table["guarantee"] = {"sets": [[_named(each, names) for each in one] for one in stated.sets]}
-            if stated.everyone_with:
-                table["guarantee"]["everyone_with"] = [_named(each, names) for each in stated.everyone_with]
+            *sets, together = ([_named(each, names) for each in one] for one in (*stated.sets, stated.everyone_with))
+            ordered = Affinity(sets, together)  # as they are when they are read again: by name, not by index
+            table["guarantee"] = {"sets": [list(one) for one in ordered.sets]}
+            if ordered.everyone_with:
+                table["guarantee"]["everyone_with"] = list(ordered.everyone_with)
         return table
 
     def text(self) -> str:
