@@ -9,7 +9,7 @@ from typing import Any
 
 from safeset import train
 from safeset.runs import Run
-from safeset.training.recipe import assembled
+from safeset.training.shelf import assembled
 
 
 def trial(recipe: str, changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -23,7 +23,8 @@ from safeset.evaluation import evaluate, vra_curve
 from safeset.margins import METHODS
 from safeset.provenance import provenance
 from safeset.training.memory import keep_freed_memory
-from safeset.training.recipe import Recipe, find_recipe
+from safeset.training.recipe import Recipe
+from safeset.training.shelf import find_recipe
 
 NAMES = {"standard": "standard", "rt3": "relaxed top-3", "lookalikes": "{1,4,7} {3,5,8,9}"}
 

@@ -15,7 +15,7 @@ from safeset import auditor as auditing
 from safeset import certify_logits, train
 from safeset.audit import audit_run
 from safeset.constants import HeadConstants
-from safeset.data.dataset import Split
+from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.errors import ArgumentError
 from safeset.files import read_tensors, write_tensors
@@ -23,6 +23,7 @@ from safeset.net import CertifiedNet
 from safeset.rational import evaluate as exactly
 from safeset.rational import rational
 from safeset.runs import Run, load
+from safeset.stored import stored_checks
 from test_cli import safeset
 
 QUICK = {"points": 40, "minutes": 0.3, "device": "cpu"}
@@ -194,6 +195,25 @@ def test_what_was_changed_is_told(run):
     result = audit_run(run, **QUICK)
     assert result["verdict"] == "failed"
     assert result["reasons"] == ["bounds: different", "numbers: different"]
+
+
+def test_affinity_sets_have_no_order_but_other_sets_are_told(tmp_path):
+    split = Split(torch.rand(30, 2), torch.arange(30) % 4)
+    data = Dataset("advisories", split, split, ("clear", "weak", "strong", "none"), "metres")
+    recipe = {"epochs": 1, "guarantee": {"neighbours": ["clear", "weak", "strong"]}, "epsilon": 0.01}
+    net, run = train(recipe, data=data, out=tmp_path / "run").frozen(), Run(tmp_path / "run")
+    evaluation = json.loads(run.evaluation.read_text())
+
+    def checked(sets):
+        evaluation["recipe"]["guarantee"] = {"sets": sets}
+        run.evaluation.write_text(json.dumps(evaluation))
+        checks = stored_checks(run, run.read_recipe(), net, data)
+        return next(check["verdict"] for check in checks if check["what"] == "recipe")
+
+    assert checked([["clear", "weak"], ["strong", "weak"]]) == "same"
+    assert checked([["weak", "strong"], ["weak", "clear"]]) == "same"
+    for other in ([["clear", "weak"]], [["clear", "weak"], ["strong", "none"]], [], "affinity:sets.toml", None):
+        assert checked(other) == "different"
 
 
 def test_other_weights_than_were_evaluated_are_told(run):

@@ -227,7 +227,8 @@ def test_data_that_has_moved_can_be_named_when_resuming(tmp_path):
     rows(tmp_path / "t.csv", ["a", "b", "y"])
     recipe = {**QUICK, "data": {"source": str(tmp_path / "t.csv")}}
     train(recipe, out=tmp_path / "run")
-    (tmp_path / "run" / "evaluation.json").unlink()  # as if it had been killed before the end
+    for name in ("evaluation.json", "model.safetensors"):  # as if it had been killed before the end
+        (tmp_path / "run" / name).unlink()
     (tmp_path / "t.csv").rename(tmp_path / "moved.csv")
     train({**recipe, "data": {"source": str(tmp_path / "moved.csv")}}, out=tmp_path / "run", resume=True)
     assert Run(tmp_path / "run").done

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from commands import safeset
-from safeset import Affinity, ArgumentError, HeadConstants, SafesetError, certify_logits, figures, load, train
+from safeset import (
+    Affinity,
+    ArgumentError,
+    CertifiedNet,
+    HeadConstants,
+    SafesetError,
+    certify_logits,
+    figures,
+    load,
+    train,
+)
 from safeset.answers import answers_of
 from safeset.data.embedded import blobs2d, digits
 from safeset.drawing import choices, samples, sheet
@@ -21,9 +31,10 @@ from safeset.drawing.groups import groups
 from safeset.drawing.surfaces import CLASSES, REJECTED, plane, striped, surfaces
 from safeset.errors import DataNotFoundError
 from safeset.figures import FIGURES, Figure, draw
-from safeset.reproduce import recipe_of, run_of
+from safeset.reproduce import recipe_of
 from safeset.runs import Run
-from safeset.training.recipe import list_recipes
+from safeset.seeds import runs_of
+from safeset.training.shelf import list_recipes
 from strategies import guarantees, logits, matrices
 
 METHODS = ["uniform", "floating"]  # those that a matrix of constants allows
@@ -188,7 +199,7 @@ def flat(tmp_path_factory):
 
 
 def test_surfaces(flat, tmp_path):
-    nets = {row.partition("/")[2]: load(run_of(flat, row, 0).path) for row in FIGURES["surfaces"].rows}
+    nets = {row.partition("/")[2]: load(runs_of(flat, row, 0)[0].path) for row in FIGURES["surfaces"].rows}
     data = blobs2d()
     pixels = picture(surfaces(nets, data, across=120))
     assert pixels.shape[1] == sheet.WIDTH * sheet.DOTS
@@ -248,8 +259,16 @@ def test_figures_are_drawn_from_runs(quick, tmp_path):
     assert again.read_bytes() == first[1]  # always the same
 
 
+def test_surfaces_of_several_radii_are_refused(flat):
+    nets = {row.partition("/")[2]: load(runs_of(flat, row, 0)[0].path) for row in FIGURES["surfaces"].rows}
+    old = nets["standard"]
+    nets["standard"] = CertifiedNet(old.network, input_shape=(2,), guarantee="standard", epsilon=2 * old.epsilon)
+    with pytest.raises(ArgumentError, match="networks of one ε to compare"):
+        surfaces(nets, blobs2d(), across=20)
+
+
 def test_the_images_are_those_that_were_drawn(quick):
-    answers, data = answers_of(run_of(quick, "digits/rt3", 0)), digits()
+    answers, data = answers_of(runs_of(quick, "digits/rt3", 0)[0]), digits()
     pixels = picture(samples.together(answers, data, network="rt3", seed=3, rows=1))
     points = choices.several_classes(answers["uniform"], answers.labels)
     chosen = choices.some_of(points, samples.COLUMNS, 3)
@@ -265,14 +284,14 @@ def test_the_images_are_those_that_were_drawn(quick):
 
 
 def test_nothing_that_qualifies_is_told(quick):
-    answers, data = answers_of(run_of(quick, "digits/rt3", 0)), digits()
+    answers, data = answers_of(runs_of(quick, "digits/rt3", 0)[0]), digits()
     networks = {"standard": answers, "rt3": answers}  # whatever one rejects, the other does too
     pixels = picture(samples.recovered(networks, data, relaxed="rt3", classes=("4",), seed=0))
     assert len(pixels) < 400
 
 
 def test_networks_at_other_points_are_refused(quick, tmp_path):
-    answers, data = answers_of(run_of(quick, "digits/rt3", 0)), digits()
+    answers, data = answers_of(runs_of(quick, "digits/rt3", 0)[0]), digits()
     with pytest.raises(ArgumentError, match="answers of rt3 at the 1,198 test points of digits"):
         samples.together(
             answers, type(data)("digits", data.test, data.train, data.class_names, ""), network="rt3", seed=0
@@ -322,7 +341,7 @@ def test_what_is_left_out_is_told(tmp_path):
 
 
 def test_the_command(quick, tmp_path):
-    shutil.copytree(run_of(quick, "digits/rt3", 0).path, tmp_path / "runs" / "paper" / "eurosat" / "rt3-seed0")
+    shutil.copytree(runs_of(quick, "digits/rt3", 0)[0].path, tmp_path / "runs" / "paper" / "eurosat" / "rt3-seed0")
     output, errors = safeset("figures", "groups-eurosat", "--device", "cpu", cwd=tmp_path)
     assert output == "Drawn: docs/figures/groups-eurosat.png\n"
     assert errors == ""

@@ -27,7 +27,7 @@ from safeset.data.tables import npz, table
 from safeset.files import read_tensors
 from safeset.guarantees import parse
 from safeset.runs import load
-from safeset.training.recipe import assembled, find_recipe, list_recipes
+from safeset.training.shelf import assembled, find_recipe, list_recipes
 from safeset.training.toml import literal
 from test_data import CSV, NNET
 

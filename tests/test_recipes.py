@@ -15,17 +15,8 @@ from safeset.data.embedded import digits
 from safeset.losses import LOSSES
 from safeset.margins import METHODS
 from safeset.schedules import Schedule
-from safeset.training.recipe import (
-    OPTIMISERS,
-    Data,
-    Loss,
-    Optimiser,
-    Task,
-    assembled,
-    find_recipe,
-    list_recipes,
-    recipe_folder,
-)
+from safeset.training.recipe import OPTIMISERS, Data, Loss, Optimiser, Task
+from safeset.training.shelf import assembled, find_recipe, list_recipes, recipe_folder
 from safeset.training.toml import overridden
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

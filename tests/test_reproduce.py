@@ -1,19 +1,25 @@
 """Rows of the paper's table, trained and evaluated anew: here a small one."""
 
 import json
+import os
+import shlex
+import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from safeset import ArgumentError, DataNotFoundError, analyses
 from safeset.analyses import ROWS
+from safeset.cli_options import changes as read_changes
 from safeset.errors import TrainingWarning
 from safeset.paper import PAPER, compared
-from safeset.reproduce import analyse, groups, recipe_of, reproduce, run_of
-from safeset.runs import load
+from safeset.reproduce import analyse, recipe_of, reproduce
+from safeset.runs import Run, load
+from safeset.seeds import groups, runs_of
 from safeset.training.loop import Interrupted
-from safeset.training.recipe import list_recipes, recipe_folder
+from safeset.training.shelf import list_recipes, recipe_folder
 from safeset.training.watch import Silent
 from test_cli import safeset
 
@@ -64,11 +70,15 @@ def test_results_of_other_recipes_are_not_mixed(tmp_path):
     places = {"out": tmp_path / "results", "runs": tmp_path / "runs", "device": "cpu"}
     (first,) = reproduce(["digits/rt3", "digits/rt3"], seeds=1, changes=QUICK, **places)
     assert first["changes"] == QUICK
-    assert first["command"] == "safeset reproduce digits/rt3 --set epochs=2 --set validation=True"
+    assert first["command"] == "safeset reproduce digits/rt3 --set epochs=2 --set validation=true"
     with pytest.raises(ArgumentError, match="Choose another --out"):
         reproduce(["digits/rt3"], seeds=2, **places)
     path = tmp_path / "results" / "digits" / "rt3-seed0.json"
-    for content, problem in ((path.read_text()[:100], "JSON"), ("[]", "Remove it"), ("{}", "row, seed, weights")):
+    for content, problem in (
+        (path.read_text()[:100], "JSON"),
+        ("[]", "Remove it"),
+        ("{}", "row, seed, epsilon, weights"),
+    ):
         path.write_text(content)
         with pytest.raises(ArgumentError, match=problem):
             reproduce(["digits/rt3"], seeds=1, changes=QUICK, **places)
@@ -101,12 +111,11 @@ def test_networks_that_are_there_are_not_trained_again(tmp_path, monkeypatch):
     first = reproduce(["digits/rt3"], seeds=3, changes=QUICK, **places)
     for seed in (1, 2):
         (tmp_path / "results" / "digits" / f"rt3-seed{seed}.json").unlink()
-    run = run_of(tmp_path / "runs", "digits/rt3", 1)
+    (run,) = runs_of(tmp_path / "runs", "digits/rt3", 1)
     evaluation = json.loads(run.evaluation.read_text())
     run.evaluation.write_text(json.dumps({**evaluation, "guarantee": "top1", "points": 3}))  # as of other settings
     monkeypatch.setattr("safeset.training.train.fit", lambda *_, **__: pytest.fail("trained again"))
-    with pytest.warns(TrainingWarning, match="has ended already"):
-        assert reproduce(["digits/rt3"], seeds=3, changes=QUICK, **places) == first
+    assert reproduce(["digits/rt3"], seeds=3, changes=QUICK, **places) == first
 
 
 def test_what_is_done_is_told(tmp_path):
@@ -133,6 +142,167 @@ def test_an_interrupted_row_is_continued_by_the_same_command(tmp_path, monkeypat
     assert found["row"] == "digits/rt3"
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Two seeds of a row, trained at once."""
+    places = tmp_path_factory.mktemp("small")
+    reproduce(["digits/rt3"], seeds=2, changes=QUICK, out=places / "results", runs=places / "runs", device="cpu")
+    return places
+
+
+@pytest.fixture
+def again(small, tmp_path):
+    """A copy of them, and the same command."""
+    shutil.copytree(small, tmp_path, dirs_exist_ok=True)
+    places = {"out": tmp_path / "results", "runs": tmp_path / "runs", "device": "cpu"}
+    return tmp_path, lambda **more: reproduce(["digits/rt3"], **{"seeds": 2, "changes": QUICK, **places, **more})
+
+
+def test_results_that_another_process_wrote_meanwhile_are_read(again, monkeypatch):
+    path, command = again
+    first, file = command(), path / "results" / "digits" / "rt3-seed1.json"
+    text = file.read_text()
+    file.unlink()
+
+    def meanwhile(*_, **__):
+        file.write_text(text)
+        return [{"seconds": 3.0}]
+
+    monkeypatch.setattr(Run, "records", meanwhile)
+    monkeypatch.setattr("safeset.reproduce.answers_of", lambda *_, **__: pytest.fail("made again"))
+    assert command() == first
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", "3"])
+def test_the_model_is_what_counts_not_its_evaluation(again, text):
+    path, command = again
+    first = command()
+    (path / "results" / "digits" / "rt3-seed0.json").unlink()
+    run = Run(path / "runs" / "digits" / "rt3-seed0-to-1" / "seed0")
+    run.evaluation.write_text(text)
+    assert command() == first
+    (path / "results" / "digits" / "rt3-seed0.json").unlink()
+    (run.path / "answers.safetensors").write_bytes(b"damaged")  # kept to save time only
+    assert [each["uniform"] for each in command()] == [each["uniform"] for each in first]
+    run.model.unlink()
+    (run.path / "answers.safetensors").unlink()
+    (path / "results" / "digits" / "rt3-seed0.json").unlink()
+    with pytest.raises(ArgumentError, match=r"a trained model at .*Remove the directory, and train it again"):
+        command()
+
+
+def test_a_seed_whose_folder_is_gone_is_trained_alone(again):
+    path, command = again
+    group = path / "runs" / "digits" / "rt3-seed0-to-1"
+    shutil.rmtree(group / "seed0")
+    (path / "results" / "digits" / "rt3-seed0.json").unlink()
+    found = command()
+    assert [each["seed"] for each in found] == [0, 1]
+    assert load(path / "runs" / "digits" / "rt3-seed0").classes == 10
+    shutil.rmtree(path / "runs" / "digits" / "rt3-seed0")
+    shutil.rmtree(group / "seed1")
+    shutil.rmtree(path / "results")
+    with pytest.raises(ArgumentError, match=r"a network of digits/rt3, seed 0, in .*Remove its directory"):
+        command()  # the group's own directory is in the way
+
+
+def test_networks_of_another_recipe_are_told_with_their_directory(again):
+    path, command = again
+    with pytest.raises(ArgumentError, match=r"`epochs` 2, but got 1. Choose other --runs, or remove .*rt3-seed0-to-1"):
+        command(changes={**QUICK, "epochs": 1}, out=path / "others")
+    assert not (path / "others").exists()
+    lost = path / "runs" / "digits" / "rt3-seed2"
+    lost.mkdir()
+    (lost / "recipe.toml").write_text("epsilon = 0.7")  # nothing was saved behind it: it is begun anew
+    assert command(seeds=3)[2]["epsilon"] == 0.5
+
+
+def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
+    path, command = again
+    file = path / "results" / "digits" / "rt3-seed1.json"
+    whole = json.loads(file.read_text())
+    for changed, problem in (
+        ({"seed": 7}, "those of digits/rt3, seed 7"),
+        ({"row": "digits/x"}, "those of digits/x, seed 1"),
+        ({"uniform": {}}, "none of uniform.vra, uniform.rejection, uniform.accuracy"),
+        ({"joint": {**whole["joint"], "vra": "much"}}, "none of joint.vra"),
+        ({"floating": 3}, "none of floating.vra"),
+    ):
+        file.write_text(json.dumps({**whole, **changed}))
+        with pytest.raises(ArgumentError, match=f"{problem}.*Remove it"):
+            command()
+    file.write_text(json.dumps({key: value for key, value in whole.items() if key != "split"}))
+    with pytest.raises(ArgumentError, match="none of split"):
+        command()
+    file.write_text("{")
+    with pytest.raises(ArgumentError, match="Remove it, and it is made anew"):
+        command()
+
+
+def test_the_recorded_command_is_one(again):
+    path, command = again
+    changes = {**QUICK, "optimiser.rate": "1e-3 -> 1e-4", "epochs": 1}
+    (found,) = command(seeds=1, changes=changes, out=path / "others", runs=path / "others")
+    words = shlex.split(found["command"])
+    assert words[:3] == ["safeset", "reproduce", "digits/rt3"]
+    assert read_changes(words[4::2]) == changes == found["changes"]
+
+
+def test_sets_of_a_file_are_written_out_so_that_another_file_is_noticed(again):
+    path, command = again
+    places = {"out": path / "others", "runs": path / "others", "seeds": 1}
+    (path / "sets.toml").write_text('sets = [["1", "7"]]')
+    named = {**QUICK, "guarantee": f"affinity:{path / 'sets.toml'}"}
+    command(changes=named, **places)
+    (path / "sets.toml").write_text('sets = [["3", "8"]]')
+    with pytest.raises(ArgumentError, match="Choose another --out"):
+        command(changes=named, **places)
+
+
+def test_what_killed_processes_left_is_removed_and_what_living_ones_write_is_not(again):
+    path, command = again
+    group = path / "runs" / "digits" / "rt3-seed0-to-1"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    folders = [path / "results" / "digits", group, group / "seed1"]
+    dead = [folder / f".bounds.json.{ended.pid}.tmp" for folder in folders]
+    alive = [folder / f".bounds.json.{os.getpid()}.tmp" for folder in folders]
+    others = [folder / ".notes.tmp" for folder in folders]
+    for each in (*dead, *alive, *others):
+        each.touch()
+    (path / "results" / "digits" / "rt3-seed1.json").unlink()
+    command()
+    with Run(group).locked():
+        assert not any(each.exists() for each in dead)
+    assert all(each.exists() for each in (*alive, *others))
+
+
+def test_rows_that_do_not_compare_are_not_analysed(again, monkeypatch):
+    path, _ = again
+    monkeypatch.setitem(ROWS, "digits", ("standard", "rt3"))
+    monkeypatch.setitem(analyses._SHARES, "digits", lambda networks: {"points": {"uniform": len(networks["rt3"])}})
+    places = {"runs": path / "runs", "device": "cpu"}
+    other = {**QUICK, "epsilon": 0.3}
+    reproduce(["digits/standard"], seeds=1, changes=other, out=path / "results", **places)
+    options = {"seeds": 1, "results": path / "results", "out": path / "analyses", **places}
+    with pytest.warns(TrainingWarning, match="seed 0, differ in changes, epsilon: no analysis"):
+        assert analyse(["digits/rt3"], **options) == []
+    assert analyse(["digits/other"], **options) == []  # no row of the analyses
+    shutil.rmtree(path / "results" / "digits")
+    shutil.rmtree(path / "runs" / "digits")
+    for row in ("digits/standard", "digits/rt3"):
+        reproduce([row], seeds=1, changes=QUICK, out=path / "results", **places)
+    (path / "analyses").mkdir()
+    for damaged in ("", "{}", '{"weights": {}}'):
+        (path / "analyses" / "digits-seed0.json").write_text(damaged)
+        (found,) = analyse(["digits/rt3"], **options)
+        assert found["command"] == ("safeset reproduce digits/standard digits/rt3 --set epochs=2 --set validation=true")
+    elsewhere = path / "runs" / "digits" / "rt3-seed0-to-1"  # another network of the same seed
+    shutil.copytree(path / "runs" / "digits" / "standard-seed0", elsewhere / "seed0")
+    (path / "analyses" / "digits-seed0.json").unlink()
+    assert analyse(["digits/rt3"], **options) == [found]
+
+
 def test_groups_of_seeds(tmp_path):
     def numbers(*seeds):
         return [(group.path.name, group.first, group.count) for group in groups(tmp_path, "a/b", seeds)]
@@ -140,6 +310,8 @@ def test_groups_of_seeds(tmp_path):
     assert numbers(0, 1, 2, 5) == [("b-seed0-to-2", 0, 3), ("b-seed5", 5, 1)]
     for name in ("b-seed0-to-9", "b-seed12", "b-seed20-to-21", "c-seed3", "b-seedx"):
         (tmp_path / "a" / name).mkdir(parents=True)
+        (tmp_path / "a" / name / "recipe.toml").touch()
+    (tmp_path / "a" / "b-seed0-to-1").mkdir()  # empty: nothing was begun
     (tmp_path / "a" / "b-seed13").write_text("no directory")
     assert numbers(0, 1, 2) == [("b-seed0-to-9", 0, 10)]  # begun: it goes on as it was
     assert numbers(9, 10, 11, 12, 13) == [
@@ -148,7 +320,7 @@ def test_groups_of_seeds(tmp_path):
         ("b-seed10-to-11", 10, 2),
         ("b-seed13", 13, 1),
     ]
-    assert run_of(tmp_path, "a/b", 12) is None  # not done
+    assert runs_of(tmp_path, "a/b", 12) == []  # not done
 
 
 def test_published_results_are_of_the_paper_s_own_recipes():
@@ -174,6 +346,8 @@ def test_mistakes_are_named(tmp_path, monkeypatch):
         reproduce([str(recipe_folder() / "digits" / "rt3.toml")], seeds=1)
     with pytest.raises(ArgumentError, match="acasxu/targeted"):
         reproduce(["acasxu/targeted-6-1"], seeds=1)
+    with pytest.raises(ArgumentError, match=r"the row acasxu/targeted-2-1 names, but got `data.network` '3_1'"):
+        reproduce(["acasxu/targeted-2-1"], seeds=1, changes=read_changes(["data.network=3_1"]))
     for key in ("seed", "seeds"):
         with pytest.raises(ArgumentError, match=f"`{key}`.*--seeds N"):
             reproduce(["digits/rt3"], seeds=1, changes={key: 4}, out=tmp_path / "x", runs=tmp_path / "runs")
@@ -184,6 +358,9 @@ def test_mistakes_are_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="directory for results"):
         reproduce(["digits/rt3"], seeds=1, out=tmp_path / "file", runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+    _, errors = safeset("reproduce", "digits/rt3", "--seeds", "1", "--analyses", "file/x", cwd=tmp_path, code=1)
+    assert "a directory for analyses at file/x, but got file, which is a file" in errors
     assert not (tmp_path / "runs").exists()
     output, _ = safeset("reproduce", "digits/rt3", "--seeds", "1", "--set", "epochs=1", cwd=tmp_path)
     assert "digits/rt3" in output

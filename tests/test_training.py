@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,6 +175,24 @@ def test_a_run_is_never_written_over(finished, tmp_path):
     assert {file.name: file.read_bytes() for file in path.iterdir() if file.name != ".lock"} == {
         name: content for name, content in before.items() if name != ".lock"
     }
+
+
+def test_a_model_whose_evaluation_is_gone_is_not_trained_over(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "run")
+    run = Run(tmp_path / "run")
+    run.evaluation.unlink()
+    before = run.model.read_bytes()
+    recipe = {**QUICK, "augmentation": {"shift": 1}}
+    with pytest.raises(ArgumentError, match=r"safeset evaluate .*run writes one"):
+        train(recipe, out=run.path, resume=True)
+    assert run.model.read_bytes() == before
+    shutil.copy(finished[0] / "evaluation.json", run.evaluation)
+    run.model.unlink()
+    with (
+        pytest.warns(TrainingWarning, match="has ended already"),
+        pytest.raises(ArgumentError, match="Remove the directory, and train it again"),
+    ):
+        train(recipe, out=run.path, resume=True)
 
 
 def test_what_is_no_run_is_told(tmp_path, finished):

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from safeset.certificates import Certificate
 from safeset.certify import certify_logits
 from safeset.constants import HeadConstants
 from safeset.data.dataset import Dataset, Split
-from safeset.errors import expected
+from safeset.errors import SafesetError, expected
 from safeset.evaluation import POINTS_AT_ONCE, Metrics
 from safeset.files import read_tensors, write_tensors
 from safeset.guarantees import parse
@@ -24,6 +25,7 @@ from safeset.margins import METHODS
 from safeset.net import CertifiedNet
 from safeset.provenance import provenance, weights_digest
 from safeset.runs import Run, load
+from safeset.texts import parse_json, read_text
 
 ESTIMATE = "estimate"  # `uniform` by the power method's constants: they prove nothing
 WAYS = (*METHODS, ESTIMATE)
@@ -107,8 +109,7 @@ class Answers:
             seconds, about = json.loads(texts["seconds"]), json.loads(texts["about"])
             return Answers(certificates=certificates, seconds=seconds, about=about, **kept)
         except (KeyError, TypeError, ValueError) as error:
-            remedy = "Remove it, and safeset reproduce makes it anew."
-            raise expected(f"answers at {path}", f"something else ({error})", remedy) from None
+            raise expected(f"answers at {path}", f"something else ({error})", "Remove it.") from None
 
 
 def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = None) -> Answers:
@@ -119,16 +120,33 @@ def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = No
         device: such as ``"cuda"``, to certify on.
         data: the run's data, where it is at hand.
     """
-    path, weights = run.path / NAME, json.loads(run.evaluation.read_text())["weights"]
-    if path.exists() and (stored := Answers.read(path)).about["weights"] == weights:
+    path = run.path / NAME
+    try:
+        stored = Answers.read(path) if path.exists() else None
+    except SafesetError:
+        if not run.model.is_file():
+            raise
+        stored = None  # made anew
+    if stored and stored.about.get("weights") == weights_of(run):
         return stored
     net, recipe = load(run.path).to(as_device(device)), run.read_recipe()
     points = run_data(recipe) if data is None else data
     made = answered(net, points.test)
     split = "validation" if recipe.validation else "test"
     found = replace(made, about={"data": points.name, "split": split, **made.about})
-    found.write(path)
+    with suppress(OSError):  # kept to save time: what cannot be written is made again
+        found.write(path)
     return found
+
+
+def weights_of(run: Run) -> str | None:
+    """The digest of a run's weights; where the model itself is not kept, as its evaluation says."""
+    if run.model.is_file():
+        return weights_digest(read_tensors(run.model)[0])
+    try:
+        return str(parse_json(read_text(run.evaluation), str(run.evaluation))["weights"])
+    except (SafesetError, KeyError, TypeError):
+        return None
 
 
 def answered(net: CertifiedNet, test: Split) -> Answers:

@@ -73,7 +73,7 @@ def train(
     from safeset.cards import name_for
     from safeset.runs import Run
     from safeset.training.memory import keep_freed_memory
-    from safeset.training.recipe import assembled
+    from safeset.training.shelf import assembled
     from safeset.training.train import train as run_training
     from safeset.workers import joined
 
@@ -199,7 +199,7 @@ app.command()(figures)
 def models() -> None:
     """The networks and the recipes that come with safeset."""
     from safeset.models import list_models
-    from safeset.training.recipe import list_recipes
+    from safeset.training.shelf import list_recipes
 
     console.out.print("Networks:  " + ", ".join(list_models()))
     console.out.print("Recipes:   " + ", ".join(list_recipes()))

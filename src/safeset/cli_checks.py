@@ -9,6 +9,7 @@ import typer
 from safeset import console
 from safeset.cli_options import Changes, Device, RunPath, changes
 from safeset.errors import expected
+from safeset.files import check_folder
 
 RESULTS = Path("results/paper")
 
@@ -69,7 +70,9 @@ def reproduce(
 
     _alone()
     named = rows or list(paper.PAPER)
-    beside = analyses or (Path("results/analyses/paper") if out == RESULTS else out / "analyses")
+    usual = out.absolute() == RESULTS.absolute()
+    beside = analyses or (Path("results/analyses/paper") if usual else out / "analyses")
+    check_folder(beside, "analyses")
     watch = console.TrainingWatch()
     try:
         records = job.reproduce(
@@ -82,12 +85,12 @@ def reproduce(
             tell=console.err.print,
             watch=watch,
         )
-        found = job.analyse(named, seeds=seeds, results=out, out=beside, runs=runs, device=device, watch=watch)
     finally:
         watch.end()
     header = ["row", "", "seeds", "the paper", "uniform", "floating", "joint", "uniform, by the power method"]
     splits = " and ".join(sorted({f"{each['split']} data" for each in records}))
     console.table(f"{splits}, proved bounds but for the last column", header, paper.compared(records), texts=2)
+    found = job.analyse(named, seeds=seeds, results=out, out=beside, runs=runs, device=device, watch=watch)
     if found:
         console.out.print()
         console.table("the analyses of the text", ["data", "share", *header[2:-1]], paper.told(found), texts=2)

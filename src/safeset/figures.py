@@ -12,8 +12,10 @@ from safeset.drawing.sheet import check_matplotlib
 from safeset.errors import DataNotFoundError, expected, nearest
 from safeset.files import write_whole
 from safeset.jobs import run_data
-from safeset.reproduce import RUNS, recipe_of, run_of
+from safeset.reproduce import recipe_of
 from safeset.runs import Run, load
+from safeset.seeds import RUNS, runs_of
+from safeset.training.loop import Interrupted
 from safeset.training.train import train
 from safeset.training.watch import Watch
 
@@ -36,7 +38,7 @@ class Figure:
 
     def missing(self, runs: Path, seed: int) -> list[str]:
         """The rows that have no network of this seed."""
-        return [row for row in self.rows if run_of(runs, row, seed) is None]
+        return [row for row in self.rows if not runs_of(runs, row, seed)]
 
 
 def draw(
@@ -87,11 +89,15 @@ def draw(
             say(f"Left out {name}: there is {lacking}, seed {seed}, in {runs}. {remedy}")
 
     def trained(row: str) -> Run:
-        run = run_of(runs, row, seed)
-        if run is None:
-            run = Run(runs / f"{row}-seed{seed}")
-            say(f"Training {row}, seed {seed}.")
+        there = runs_of(runs, row, seed)
+        if there:
+            return there[0]
+        run = Run(runs / f"{row}-seed{seed}")
+        say(f"Training {row}, seed {seed}.")
+        try:
             train(recipe_of(row, {"seed": seed}), out=run.path, resume=True, device="cpu", watch=watch)
+        except Interrupted as stopped:
+            raise stopped.continued_by("the same safeset figures") from None
         return run
 
     def drawn() -> Iterator[Path]:

@@ -42,6 +42,34 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise
 
 
+def sweep(*folders: Path) -> None:
+    """Remove what `write_whole` had not renamed yet in processes that were killed; what a living one writes stays."""
+    for left in (path for folder in folders for path in folder.glob(".*.tmp")):
+        number = left.name.split(".")[-2]
+        if number.isdecimal() and not _lives(int(number)):
+            with suppress(OSError):
+                left.unlink()
+
+
+def _lives(process: int) -> bool:
+    """Whether a process of this machine has this number, if only as another user's."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def check_folder(path: Path, what: str) -> None:
+    """Complain if a directory cannot be made, or not be written into: before long work, not after it."""
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        got = f"{there}, which is {'not to be written' if there.is_dir() else 'a file'}"
+        raise expected(f"a directory for {what} at {path}", got, "Choose another.")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, whole or not at all."""
     write_whole(path, json.dumps(value, indent=1) + "\n")

@@ -78,7 +78,7 @@ def told(analyses: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     for data, group in groupby(analyses, key=lambda each: str(each["data"])):
         several = [one["shares"] for one in group]
         for place, name in enumerate(several[0]):
-            ours = [spread([one[name][method] for one in several]) for method in METHODS]
+            ours = [spread([one.get(name, {}).get(method) for one in several]) for method in METHODS]
             says = PAPER_SAYS.get(data, {}).get(name)
             paper = "–" if says is None else f"{says:.2f}"
             lines.append([data if place == 0 else "", name, str(len(several)) if place == 0 else "", paper, *ours])

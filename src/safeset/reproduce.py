@@ -2,26 +2,26 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from safeset.analyses import ROWS, analysed
-from safeset.answers import WAYS, Answers, answers_of
+from safeset.answers import Answers, answers_of, weights_of
+from safeset.data.dataset import Dataset
 from safeset.data.sources import check_here
-from safeset.errors import expected, nearest
-from safeset.files import write_json
-from safeset.jobs import plain, run_data, written
+from safeset.errors import ArgumentError, expected, nearest
+from safeset.files import check_folder, sweep, write_json
+from safeset.jobs import plain
 from safeset.paper import PAPER
+from safeset.published import RESULTS, file_of, flags, record, result_of, stored
 from safeset.runs import Run
-from safeset.texts import parse_json, read_text
+from safeset.seeds import RUNS, Group, groups, runs_of
 from safeset.training.loop import Interrupted
-from safeset.training.recipe import Recipe, assembled, list_recipes
-from safeset.training.train import train
+from safeset.training.recipe import Recipe, resolved
+from safeset.training.shelf import assembled, list_recipes
+from safeset.training.train import carried_out, check_same, prepared
 from safeset.training.watch import Silent, Watch
-
-RESULTS, RUNS = Path("results/paper"), Path("runs/paper")
 
 
 def reproduce(
@@ -56,34 +56,64 @@ def reproduce(
     """
     if seeds < 1:
         raise expected("`seeds` to be at least 1", seeds)
-    say, changed, found = tell or (lambda text: None), dict(changes or {}), []
+    say, changed, found = tell or (lambda text: None), resolved(changes or {}), []
     for key in ("seed", "seeds"):
         if key in changed:
             raise expected("changes of the recipe", f"`{key}`", "--seeds N trains the seeds 0 to N − 1.")
     # What is wrong is said before anything is trained.
-    kept = {row: _kept(row, out, seeds, changed) for row in every_row(rows)}
-    for row, done in kept.items():
-        if len(done) < seeds:
-            check_here(recipe_of(row, changed).data.source)
+    kept = {}
+    for row in every_row(rows):
+        recipe = recipe_of(row, changed)
+        results = {seed: result_of(out, row, seed, changed) for seed in range(seeds)}
+        kept[row] = {seed: result for seed, result in results.items() if result is not None}
+        if len(kept[row]) < seeds:
+            folder = file_of(out, row, 0).parent
+            check_folder(folder, "results")
+            sweep(folder)
+            check_here(recipe.data.source)
     for row, done in kept.items():
         if done:
             say(f"{row}: {_listed(done)} in {out}; not trained again.")
         for group in groups(runs, row, [seed for seed in range(seeds) if seed not in done]):
-            recipe = recipe_of(row, {**changed, "seed": group.first, "seeds": group.count})
-            group.path.parent.mkdir(parents=True, exist_ok=True)
             say(f"{row}: {_listed(group.seeds)} in {group.path}.")
-            try:
-                train(recipe, out=group.path, resume=True, device=device, watch=watch)
-            except Interrupted as stopped:
-                raise stopped.continued_by("the same safeset reproduce") from None
-            data, lines = run_data(group.run(group.first).read_recipe()), Run(group.path).records()
-            for seed in group.seeds:
-                if not _file(out, row, seed).exists():
-                    run, seconds = group.run(seed), lines[-1]["seconds"] / group.count if lines else None
-                    done[seed] = record(row, run, seconds, answers_of(run, device, data=data), changed)
-                    write_json(_file(out, row, seed), done[seed])
+            done |= {each["seed"]: each for each in _made(group, row, out, changed, device, watch)}
+        for seed in range(seeds):
+            if seed not in done:
+                remedy = "Remove its directory there, and it is trained again."
+                raise expected(f"a network of {row}, seed {seed}, in {runs}", "none", remedy)
         found += [done[seed] for seed in range(seeds)]
     return found
+
+
+def _made(
+    group: Group, row: str, out: Path, changes: Mapping[str, Any], device: str | None, watch: Watch | None
+) -> Iterator[dict[str, Any]]:
+    """The results of a group's seeds: made and written, or as another process wrote them meanwhile."""
+    recipe = recipe_of(row, {**changes, "seed": group.first, "seeds": group.count})
+    data, lines = _trained(group, recipe, device, watch), Run(group.path).records()
+    seconds = lines[-1]["seconds"] / group.count if lines else None
+    for seed in group.seeds:
+        result, path, run = result_of(out, row, seed, changes), file_of(out, row, seed), group.run(seed)
+        if result is None and run.done:
+            result = record(row, run, seconds, answers_of(run, device, data=data), changes)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, result)
+        if result is not None:
+            yield result
+
+
+def _trained(group: Group, recipe: Recipe, device: str | None, watch: Watch | None) -> Dataset:
+    """Train a group of seeds, as far as it is not, and give the data: what is trained on, and what is evaluated on."""
+    fitted, data = prepared(recipe, watch=watch)
+    run = Run(group.path)
+    check_same(run, fitted, f"Choose other --runs, or remove {run.path} to train it again.")
+    if not run.done:
+        run.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            carried_out(fitted, data, out=run.path, resume=True, device=device, watch=watch)
+        except Interrupted as stopped:
+            raise stopped.continued_by("the same safeset reproduce") from None
+    return data
 
 
 def every_row(rows: Sequence[str]) -> list[str]:
@@ -101,36 +131,6 @@ def _listed(seeds: Iterable[int]) -> str:
     return f"seed {numbers[0]}" if len(numbers) == 1 else f"seeds {', '.join(map(str, numbers))}"
 
 
-def _kept(row: str, out: Path, seeds: int, changes: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """The results of a row that are there already, by seed; all that can be wrong with them is named."""
-    recipe_of(row, changes)
-    folder, found = _file(out, row, 0).parent, {}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise expected(f"a directory for results at {folder}", error.strerror or str(error)) from None
-    for seed in range(seeds):
-        path = _file(out, row, seed)
-        if path.exists():
-            found[seed] = stored(path, ("row", "seed", "weights", *WAYS))
-            if found[seed].get("changes", {}) != changes:
-                raise expected(
-                    f"results of the recipe with {_set(changes)} in {path}",
-                    f"those with {_set(found[seed].get('changes', {}))}",
-                    "Choose another --out, and other --runs.",
-                )
-    return found
-
-
-def stored(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """What a JSON file of results holds, with these keys at least."""
-    found = parse_json(read_text(path), str(path))
-    lacking = [key for key in keys if key not in found] if isinstance(found, dict) else ["all"]
-    if not isinstance(found, dict) or lacking:
-        raise expected(f"results at {path}", f"none of {', '.join(lacking)}", "Remove it, and it is made anew.")
-    return found
-
-
 def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
     """The recipe of a row, by the name of one that comes with safeset, or of another network of ACAS Xu.
 
@@ -138,80 +138,14 @@ def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
     '2_3'
     """
     other = re.fullmatch(r"(acasxu/targeted)-([1-5])-([1-9])", row)
+    if other and "data.network" in changes:
+        raise expected(f"the network that the row {row} names", f"`data.network` {changes['data.network']!r}")
     if other:
         return assembled(other[1], {"data.network": f"{other[2]}_{other[3]}", **changes})
     if row not in list_recipes():
         remedy = nearest(row, list_recipes()) or f"safeset has {', '.join(list_recipes())}."
         raise expected("rows by the names of recipes that come with safeset", repr(row), remedy)
     return assembled(row, changes)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Seeds of a row that are trained at once, in one directory."""
-
-    path: Path
-    first: int
-    count: int
-
-    @property
-    def seeds(self) -> range:
-        """The numbers of the seeds."""
-        return range(self.first, self.first + self.count)
-
-    def run(self, seed: int) -> Run:
-        """Where a seed's own network lies."""
-        return Run(self.path / f"seed{seed}" if self.count > 1 else self.path)
-
-
-def groups(runs: Path, row: str, seeds: Sequence[int]) -> list[Group]:
-    """Directories in which seeds are trained: those that are there, finished or not, then new ones for the rest."""
-    left, found = list(seeds), []
-    for group in _there(runs, row):
-        if any(seed in left for seed in group.seeds):
-            found.append(group)
-            left = [seed for seed in left if seed not in group.seeds]
-    for first, count in _stretches(left):
-        last = f"-to-{first + count - 1}" if count > 1 else ""
-        found.append(Group(runs / f"{row}-seed{first}{last}", first, count))
-    return found
-
-
-def run_of(runs: Path, row: str, seed: int) -> Run | None:
-    """Where a seed of a row was trained, alone or with others; None if nowhere."""
-    places = [group.run(seed) for group in _there(runs, row) if seed in group.seeds]
-    return next((place for place in places if place.done), None)
-
-
-def _there(runs: Path, row: str) -> Iterator[Group]:
-    """The groups of a row whose directories are there."""
-    name = Path(row).name
-    for path in sorted((runs / row).parent.glob(f"{name}-seed*")):
-        found = re.fullmatch(re.escape(name) + r"-seed(\d+)(?:-to-(\d+))?", path.name)
-        if found and path.is_dir():
-            yield Group(path, int(found[1]), int(found[2] or found[1]) - int(found[1]) + 1)
-
-
-def record(row: str, run: Run, seconds: float | None, answers: Answers, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of one trained network as they are published; ``changes`` are those of its recipe, if any."""
-    recipe = run.read_recipe()
-    return {
-        "row": row,
-        "seed": recipe.seed,
-        "epsilon": answers["uniform"].epsilon,
-        **{way: answers.rates(way) for way in WAYS},
-        "points": len(answers),
-        "guarantee": str(answers["uniform"].guarantee),
-        "seconds": None if seconds is None else round(seconds, 3),
-        **answers.about,
-        "recipe": written(recipe),
-        **({"changes": dict(changes)} if changes else {}),
-        "command": " ".join([f"safeset reproduce {row}", *([_set(changes)] if changes else [])]),
-    }
-
-
-def _set(changes: Mapping[str, Any]) -> str:
-    return " ".join(f"--set {key}={value}" for key, value in changes.items()) or "no --set"
 
 
 def analyse(
@@ -241,31 +175,47 @@ def analyse(
     Returns:
         What ``out`` holds then, data set by data set.
     """
-    found = []
-    names = [name for name in dict.fromkeys(row.partition("/")[0] for row in every_row(rows)) if name in ROWS]
-    for data, seed in product(names, range(seeds)):
-        paths = {row: _file(results, f"{data}/{row}", seed) for row in ROWS[data]}
+    heard, found = watch or Silent(), []
+    meant = [row.partition("/") for row in every_row(rows)]
+    for data, seed in product(dict.fromkeys(data for data, _, row in meant if row in ROWS.get(data, ())), range(seeds)):
+        paths = {row: file_of(results, f"{data}/{row}", seed) for row in ROWS[data]}
         if not all(path.exists() for path in paths.values()):
             continue
         published = {row: stored(path, ("weights",)) for row, path in paths.items()}
-        weights, target = {row: one["weights"] for row, one in published.items()}, _file(out, data, seed)
-        kept = stored(target) if target.exists() else {}
+        first, *others = published.values()
+        unlike = [key for key in ALIKE if any(other.get(key) != first.get(key) for other in others)]
+        if unlike:
+            heard.note(f"The rows of {data}, seed {seed}, differ in {', '.join(unlike)}: no analysis.")
+            continue
+        weights, target = {row: one["weights"] for row, one in published.items()}, file_of(out, data, seed)
+        kept = _analysis(target)
         if kept.get("weights") != weights:
             networks = _networks(data, seed, weights, runs, device)
             if networks is None:
-                (watch or Silent()).note(f"The networks of {data}, seed {seed}, are not in {runs}: no analysis.")
+                remedy = "Results that are removed are made anew, with their networks."
+                heard.note(f"The networks of {data}, seed {seed}, are not in {runs}: no analysis. {remedy}")
                 continue
-            first = next(iter(published.values()))
             about = {name: first[name] for name in ABOUT if name in first}
-            command = f"safeset reproduce {' '.join(f'{data}/{row}' for row in weights)}"
+            command = (
+                f"safeset reproduce {' '.join(f'{data}/{row}' for row in weights)} {flags(first.get('changes', {}))}"
+            )
             target.parent.mkdir(parents=True, exist_ok=True)
             numbers = {"data": data, "seed": seed, **plain(analysed(data, networks))}
-            kept = {**numbers, **about, "weights": weights, "command": command}
+            kept = {**numbers, **about, "weights": weights, "command": command.strip()}
             write_json(target, kept)
         found.append(kept)
     return found
 
 
+def _analysis(path: Path) -> dict[str, Any]:
+    """An analysis that is there; what is none is made anew."""
+    try:
+        return stored(path, ("data", "seed", "shares", "weights")) if path.exists() else {}
+    except ArgumentError:
+        return {}
+
+
+ALIKE = ("changes", "epsilon", "split", "test")
 ABOUT = ("points", "test", "split", "device", "dtype", "bound_method", "commit", "safeset", "torch", "changes")
 
 
@@ -275,24 +225,8 @@ def _networks(
     """The answers of the networks that have these weights; None if one is missing."""
     networks = {}
     for row, own in weights.items():
-        run = run_of(runs, f"{data}/{row}", seed)
-        answers = answers_of(run, device) if run else None
-        if answers is None or answers.about["weights"] != own:
+        run = next((run for run in runs_of(runs, f"{data}/{row}", seed) if weights_of(run) == own), None)
+        if run is None:
             return None
-        networks[row] = answers
+        networks[row] = answers_of(run, device)
     return networks
-
-
-def _file(out: Path, row: str, seed: int) -> Path:
-    return out / f"{row}-seed{seed}.json"
-
-
-def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Numbers in a row as first and count.
-
-    >>> list(_stretches([0, 1, 2, 5, 6]))
-    [(0, 3), (5, 2)]
-    """
-    for _, group in groupby(enumerate(numbers), key=lambda each: each[1] - each[0]):
-        several = [number for _, number in group]
-        yield several[0], len(several)

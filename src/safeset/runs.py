@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from safeset.errors import ArgumentError, SafesetError, expected
-from safeset.files import not_through_links, read_tensors, write_json, write_tensors, write_whole
+from safeset.files import not_through_links, read_tensors, sweep, write_json, write_tensors, write_whole
 from safeset.guarantees import names_a_file
 from safeset.models import create_model
 from safeset.net import CertifiedNet
@@ -69,6 +69,11 @@ class Run:
         return self.path / "README.md"
 
     @property
+    def begun(self) -> bool:
+        """Whether there is something to continue, or something that has ended."""
+        return self.checkpoint.exists() or self.model.exists() or self.evaluation.exists()
+
+    @property
     def done(self) -> bool:
         """Whether the training has ended."""
         return self.evaluation.exists() and not self.checkpoint.exists()
@@ -96,8 +101,7 @@ class Run:
                     f"Expected {self.path} to be free, but got a run that process {owner} is training. Wait for it, "
                     "or choose another directory."
                 ) from None
-            for left in self.path.glob(".*.tmp"):  # by a process that was killed while it wrote
-                left.unlink(missing_ok=True)
+            sweep(self.path, *self.path.glob("seed*"))
             with suppress(OSError):  # the number is a courtesy
                 os.ftruncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n{starter()}\n".encode())
@@ -234,7 +238,9 @@ def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:
         remedy = f"Name one of them: {run.path / f'seed{recipe.seed}'}."
         raise expected("the directory of one run", f"{path}, which holds {recipe.seeds} seeds", remedy)
     if not run.model.is_file():
-        raise expected(f"a trained model at {run.model}", "none", f"Continue with safeset train --resume --out {path}.")
+        again = "Remove the directory, and train it again." if run.done else ""
+        remedy = again or f"Continue with safeset train --resume --out {path}."
+        raise expected(f"a trained model at {run.model}", "none", remedy)
     with torch.device("meta"):  # only shapes: however large the recipe says that it is, nothing is allocated yet
         own = (_model(recipe) if network is None else network).state_dict()
     tensors, _ = read_tensors(run.model, {name: tuple(tensor.shape) for name, tensor in own.items()})

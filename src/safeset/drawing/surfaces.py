@@ -10,6 +10,7 @@ from torch import Tensor
 from safeset.data.dataset import Dataset
 from safeset.drawing.choices import smallest_sets
 from safeset.drawing.sheet import BODY, DOTS, FAINT, LINE, MARGIN, SMALL, WIDTH, Sheet, wrapped
+from safeset.errors import expected
 from safeset.evaluation import Metrics
 from safeset.net import CertifiedNet
 
@@ -42,6 +43,9 @@ def surfaces(nets: Mapping[str, CertifiedNet], data: Dataset, *, across: int | N
     tall = float(panel * (high[1] - low[1]) / (high[0] - low[0]))
     down = TITLE + tall + GAP
     epsilon = nets["rt2"].epsilon
+    if nets["standard"].epsilon != epsilon:
+        got = f"{nets['standard'].epsilon:g} and {epsilon:g}"
+        raise expected("networks of one ε to compare", got, "Train them by the same recipe, in other --runs.")
     caption = wrapped(
         "Colour: the smallest set of classes that is safe to predict, whatever moves the point by at most "
         f"ε = {epsilon:g} (L2). Stripes: a set of two. Dark, ⊥: nothing is safe, the point is rejected. White outline, "

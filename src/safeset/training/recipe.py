@@ -199,7 +199,7 @@ class Recipe:
 
     def changed(self, changes: Mapping[str, Any]) -> "Recipe":
         """The same with values at dotted keys changed."""
-        return Recipe.from_table(toml.overridden(self.table(), _resolved(changes)))
+        return Recipe.from_table(toml.overridden(self.table(), resolved(changes)))
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
@@ -240,29 +240,7 @@ def _absolute(source: str) -> str:
     return source if source in (*SOURCES, OWN_DATA) else str(Path(source).resolve())
 
 
-def recipe_folder() -> Path:
-    """Where the recipes that come with safeset are: in the installed package, or beside it in a checkout."""
-    inside = Path(__file__).parents[1] / "recipes"
-    return inside if inside.is_dir() else Path(__file__).parents[3] / "recipes"
-
-
-def list_recipes() -> list[str]:
-    """The names of the recipes that come with safeset, such as ``cifar100/rt5``."""
-    folder = recipe_folder()
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml"))
-
-
-def find_recipe(name: str) -> Path:
-    """A recipe by its path, or by the name of one that comes with safeset."""
-    if Path(name).is_file():
-        return Path(name)
-    if name in list_recipes():
-        return recipe_folder() / f"{name}.toml"
-    remedy = nearest(name, list_recipes()) or f"safeset has {', '.join(list_recipes())}."
-    raise expected("the path of a recipe, or the name of one that comes with safeset", repr(name), remedy)
-
-
-def _resolved(changes: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes with the guarantee read: its files are looked for from here, not beside a recipe."""
     stated = changes.get("guarantee")
     return dict(changes) if stated in (None, OWN_GROUPS) else {**changes, "guarantee": str(parse(stated))}
@@ -298,23 +276,3 @@ def _at_least(least: int, key: str, value: int | None) -> None:
 def _between(least: int, most: int, key: str, value: int | None) -> None:
     if value is not None and not least <= value <= most:
         raise expected(f"`{key}` to be a whole number in {least}..{most}", value)
-
-
-def assembled(name: str | None, changes: Mapping[str, Any]) -> Recipe:
-    """A recipe by its path or name, or none, with values at dotted keys changed: what the command line means.
-
-    Other data takes the place of the recipe's, options and all.
-    """
-    path = find_recipe(name) if name is not None else None
-    table = toml.read_table(path) if path else {}
-    plain = _resolved(changes)
-    given = table.get("data")
-    if "data.source" in plain and isinstance(given, Mapping) and plain["data.source"] != given.get("source"):
-        table.pop("data")
-    if not table.get("data") and "data.source" not in plain:
-        remedy = "Give a recipe, or --data with a name (safeset data list), a folder, an .npz or a .csv file."
-        raise expected("something to train on", "nothing", remedy)
-    try:
-        return Recipe.from_table(toml.overridden(table, plain), path.parent if path else None)
-    except ArgumentError as error:
-        raise ArgumentError(f"In {path}: {error}" if path and not changes else str(error)) from None

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -144,11 +145,24 @@ def literal(text: str) -> Any:
 
     >>> literal("3"), literal("true"), literal("1e-3 -> 1e-6 after half")
     (3, True, '1e-3 -> 1e-6 after half')
+    >>> literal("2_1")  # a network of ACAS Xu, though TOML reads 21
+    '2_1'
     """
+    if re.fullmatch(r"[0-9]_[0-9]", text):
+        return text
     try:
         return parse_toml(f"value = {text}", "the value")["value"]
     except ArgumentError:
         return text
+
+
+def stated(value: Any) -> str:
+    """A value as it stands after = on the command line: `literal` gives it again.
+
+    >>> stated(True), stated("1e-3 -> 1e-6 after half"), stated("21")
+    ('true', '1e-3 -> 1e-6 after half', '"21"')
+    """
+    return value if isinstance(value, str) and literal(value) == value else _literal(value)
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from safeset.jobs import evaluated
 from safeset.net import CertifiedNet
 from safeset.runs import Run, build, load
 from safeset.training.loop import fit, some_of
-from safeset.training.recipe import OWN_DATA, Data, Recipe, find_recipe
+from safeset.training.recipe import OWN_DATA, Data, Recipe
+from safeset.training.shelf import find_recipe
 from safeset.training.watch import Silent, Watch
 from safeset.workers import Workers, attempt
 
@@ -54,21 +55,44 @@ def train(
     Raises:
         SafesetError: for mistakes in the recipe or the data, a directory that is taken, a loss that is not finite.
     """
-    workers = Workers.here()
-    watch = watch if watch is not None and workers.first else Silent()
-    place = as_device(device)
+    as_device(device)  # a mistake in it is told before the data is loaded
     stated = as_recipe(recipe, own_data=data is not None)
+    own = None if data is None else _dataset(data)
+    fitted, points = prepared(stated, own, own_network=network is not None, watch=watch)
+    return carried_out(
+        fitted, points, network=network, out=out, resume=resume, device=device, minutes=checkpoint_minutes, watch=watch
+    )
+
+
+def prepared(
+    recipe: Recipe, data: Dataset | None = None, *, own_network: bool = False, watch: Watch | None = None
+) -> tuple[Recipe, Dataset]:
+    """A recipe fitted to its data, and the data: what is trained on, and what is evaluated on."""
     if data is None:
-        options = stated.data.options
-        points = workers.in_turn(lambda: load_data(stated.data.source, progress=watch.track, **options))
-    else:
-        points = _dataset(data)
-    fitted = stated.fitted(points, own_network=network is not None)
-    points = points.for_choices() if fitted.validation else points
+        source, options, progress = recipe.data.source, recipe.data.options, _heard(watch).track
+        data = Workers.here().in_turn(lambda: load_data(source, progress=progress, **options))
+    fitted = recipe.fitted(data, own_network=own_network)
+    points = data.for_choices() if fitted.validation else data
     for split, what in ((points.train, "train on"), (points.test, "evaluate on")):
         if not len(split):
             remedy = "Classes of fewer than three points have none to hold out; give more, or a test split."
             raise expected(f"points of {points.name} to {what}", "none", remedy)
+    return fitted, points
+
+
+def carried_out(
+    fitted: Recipe,
+    points: Dataset,
+    *,
+    network: nn.Module | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    device: str | torch.device | None = None,
+    minutes: float = 5.0,
+    watch: Watch | None = None,
+) -> CertifiedNet:
+    """`train`, from what `prepared` gives."""
+    workers, watch, place = Workers.here(), _heard(watch), as_device(device)
     if fitted.seeds > 1 and (network is not None or out is None):
         raise expected("a model by its name and a directory for several seeds", "an own network, or no `out`")
     recipes = [replace(fitted, seed=fitted.seed + one, seeds=1) for one in range(fitted.seeds)]
@@ -87,7 +111,7 @@ def train(
             workers.align(list(nets[0].state_dict().values()))
             return nets[0].eval()
         with _written(run):
-            fit(nets, fitted, points.train, watched, watch=watch, run=run, minutes=checkpoint_minutes)
+            fit(nets, fitted, points.train, watched, watch=watch, run=run, minutes=minutes)
             results = [evaluated(net.eval(), one, points) for net, one in zip(nets, recipes, strict=True)]
             if workers.first:
                 records = run.records()
@@ -97,6 +121,11 @@ def train(
                     write_json(run.evaluation, summary(results))
                 run.checkpoint.unlink(missing_ok=True)
     return nets[0]
+
+
+def _heard(watch: Watch | None) -> Watch:
+    """Who is told how it goes: of several workers the first one's."""
+    return watch if watch is not None and Workers.here().first else Silent()
 
 
 def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path, *, own_data: bool = False) -> Recipe:
@@ -110,14 +139,19 @@ def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path, *, own_data: bool
     return replace(recipe, data=Data(OWN_DATA)) if own_data else recipe
 
 
-def check_same(stored: Recipe, wanted: Recipe) -> None:
-    """Complain if a run is to be continued with another recipe."""
+AS_BEGUN = "Leave out the recipe and the flags to continue it as it was begun."
+
+
+def check_same(run: Run, wanted: Recipe, remedy: str = AS_BEGUN) -> None:
+    """Complain if a run that was begun is to be continued with another recipe."""
+    if not (run.begun and run.recipe.exists()):
+        return
+    stored = run.read_recipe()
     moved = replace(stored, data=replace(stored.data, source=wanted.data.source))  # the data itself is compared later
     before, now = moved.table(), wanted.table()
-    for key in before.keys() | now.keys():
+    for key in dict.fromkeys((*before, *now)):
         if before.get(key) != now.get(key):
-            got, old = (str(table.get(key, "its default"))[:60] for table in (now, before))
-            remedy = "Leave out the recipe and the flags to continue it as it was begun."
+            got, old = (str(table.get(key, "its default"))[:300] for table in (now, before))
             raise expected(f"the recipe of the run to continue: `{key}` {old}", got, remedy)
 
 
@@ -128,9 +162,12 @@ def _ended(run: Run, fitted: Recipe, resume: bool, held: ExitStack) -> bool:
     held.enter_context(run.locked())
     _check_free(run, resume)  # again: another may have come first
     if run.recipe.exists() and resume:
-        check_same(run.read_recipe(), fitted)
+        check_same(run, fitted)
         if run.done:
             return True
+        if run.model.exists() and not run.checkpoint.exists():
+            remedy = f"safeset evaluate {run.path} writes one; to train again, remove the directory."
+            raise expected(f"an evaluation of the trained model in {run.path}", "none", remedy)
     with _written(run):
         write_whole(run.recipe, fitted.text())
     return False
@@ -144,7 +181,7 @@ def _written(run: Run) -> Iterator[None]:
     except OSError as error:
         raise SafesetError(
             f"Expected to write into {run.path}, but got: {error.strerror or error}. What was saved before is "
-            "kept; continue with --resume."
+            "kept, and can be continued."
         ) from None
 
 
@@ -152,8 +189,7 @@ def _check_free(run: Run, resume: bool) -> None:
     """A run is continued only when asked, and nothing else is ever written into."""
     if run.path.exists() and not run.path.is_dir():
         raise expected("a directory for the run", f"{run.path}, which is a file")
-    begun = run.checkpoint.exists() or run.model.exists() or run.evaluation.exists()
-    if run.recipe.exists() and begun and not resume:
+    if run.recipe.exists() and run.begun and not resume:
         remedy = "Choose another --out, or continue with --resume."
         raise expected("a new directory for the run", f"{run.path}, which has one", remedy)
     if not run.recipe.exists() and run.path.is_dir() and any(each.name[0] != "." for each in run.path.iterdir()):

@@ -1,0 +1,83 @@
+"""Results as JSON files: what the network of a row and a seed was found to do, as it is published."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safeset.answers import RATES, WAYS, Answers
+from safeset.errors import ArgumentError, expected
+from safeset.jobs import written
+from safeset.runs import Run
+from safeset.texts import parse_json, read_text
+from safeset.training.toml import stated
+
+RESULTS = Path("results/paper")
+KEYS = ("row", "seed", "epsilon", "weights", "split", *(f"{way}.{rate}" for way in WAYS for rate in RATES))
+
+
+def file_of(out: Path, row: str, seed: int) -> Path:
+    """Where the results of a row and a seed are, or the analyses of a data set and a seed."""
+    return out / f"{row}-seed{seed}.json"
+
+
+def result_of(out: Path, row: str, seed: int, changes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The results of a row and a seed, if they are there; all that can be wrong with them is named."""
+    path = file_of(out, row, seed)
+    if not path.exists():
+        return None
+    found = stored(path, KEYS)
+    if (found["row"], found["seed"]) != (row, seed):
+        got = f"those of {found['row']}, seed {found['seed']}"
+        raise expected(f"results of {row}, seed {seed}, at {path}", got, "Remove it, and they are made anew.")
+    if found.get("changes", {}) != changes:
+        got = f"those with {flags(found.get('changes', {})) or 'no --set'}"
+        remedy = "Choose another --out, and other --runs."
+        raise expected(f"results of the recipe with {flags(changes) or 'no --set'} in {path}", got, remedy)
+    return found
+
+
+def stored(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """What a JSON file of results holds, with these keys at least; a dotted one is a number in a table."""
+    remedy = "Remove it, and it is made anew."
+    try:
+        found = parse_json(read_text(path), str(path))
+    except ArgumentError as error:
+        raise ArgumentError(f"{error} {remedy}") from None
+    lacking = [key for key in keys if not _has(found, key)] if isinstance(found, dict) else ["all"]
+    if not isinstance(found, dict) or lacking:
+        raise expected(f"results at {path}", f"none of {', '.join(lacking)}", remedy)
+    return found
+
+
+def _has(table: Mapping[str, Any], key: str) -> bool:
+    head, _, rest = key.partition(".")
+    value = table.get(head)
+    return head in table and (not rest or (isinstance(value, dict) and isinstance(value.get(rest), int | float)))
+
+
+def record(row: str, run: Run, seconds: float | None, answers: Answers, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of one trained network as they are published; ``changes`` are those of its recipe, if any."""
+    recipe = run.read_recipe()
+    return {
+        "row": row,
+        "seed": recipe.seed,
+        "epsilon": answers["uniform"].epsilon,
+        **{way: answers.rates(way) for way in WAYS},
+        "points": len(answers),
+        "guarantee": str(answers["uniform"].guarantee),
+        "seconds": None if seconds is None else round(seconds, 3),
+        **answers.about,
+        "recipe": written(recipe),
+        **({"changes": dict(changes)} if changes else {}),
+        "command": f"safeset reproduce {row} {flags(changes)}".strip(),
+    }
+
+
+def flags(changes: Mapping[str, Any]) -> str:
+    """Changes of a recipe as the command line takes them.
+
+    >>> flags({"validation": True, "optimiser.rate": "1e-3 -> 1e-4"})
+    "--set validation=true --set 'optimiser.rate=1e-3 -> 1e-4'"
+    """
+    return " ".join(f"--set {shlex.quote(f'{key}={stated(value)}')}" for key, value in changes.items())
