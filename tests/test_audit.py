@@ -18,7 +18,9 @@ from safeset.constants import HeadConstants
 from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.errors import ArgumentError
+from safeset.evaluation import evaluate
 from safeset.files import read_tensors, write_tensors
+from safeset.jobs import plain
 from safeset.net import CertifiedNet
 from safeset.rational import evaluate as exactly
 from safeset.rational import rational
@@ -214,6 +216,24 @@ def test_affinity_sets_have_no_order_but_other_sets_are_told(tmp_path):
     assert checked([["weak", "strong"], ["weak", "clear"]]) == "same"
     for other in ([["clear", "weak"]], [["clear", "weak"], ["strong", "none"]], [], "affinity:sets.toml", None):
         assert checked(other) == "different"
+
+
+def test_numbers_of_a_device_that_proved_tighter_bounds_are_compared_at_what_these_are_worth(run):
+    net, data, recipe = load(run.path).frozen(), digits(), run.read_recipe()
+    evaluation, bounds = (json.loads(path.read_text()) for path in (run.evaluation, run.bounds))
+    elsewhere = evaluate(net, data.test, epsilons=[0.97 * row["epsilon"] for row in evaluation["rows"][:1]])
+    evaluation["rows"] = [{**plain(row), "epsilon": row["epsilon"] / 0.97} for row in elsewhere]
+    evaluation["device"] = bounds["device"] = "cuda (as if)"
+    run.evaluation.write_text(json.dumps(evaluation))
+
+    def numbers(scale):
+        run.bounds.write_text(json.dumps({**bounds, "before_the_head": scale * bounds["before_the_head"]}))
+        return {check["what"]: check["verdict"] for check in stored_checks(run, recipe, net, data)}
+
+    assert numbers(0.97)["numbers"] == numbers(0.97)["bounds"] == "same"
+    assert numbers(1.0)["numbers"] == "different"
+    assert numbers(0.9)["bounds"] == "different"  # so much may not be claimed
+    assert numbers(0.0)["numbers"] == numbers(-1.0)["numbers"] == "different"
 
 
 def test_other_weights_than_were_evaluated_are_told(run):

@@ -190,6 +190,10 @@ def test_fitted_sets_read_again_are_the_same_in_whatever_order_the_classes_are_n
     assert again.bound(data) == fitted.bound(data) == Affinity(sets)
 
 
+def test_a_name_that_no_file_can_have_is_a_name(tmp_path):
+    assert Recipe.from_table({"data": {"source": 400 * "9"}}, tmp_path).data.source == 400 * "9"
+
+
 def test_fitting_leaves_nothing_open_and_writes_affinity_sets_out():
     recipe = Recipe(Data("digits"), guarantee='affinity:{"everyone_with":["0"]}').fitted(digits())
     assert None not in (recipe.epsilon, recipe.model, recipe.batch, recipe.task)

@@ -41,7 +41,7 @@ def stored_checks(
         _check("bounds", *_bounds(bounds, net)),
     ]
     if own_data and evaluation.get("test") == data.test.digest():
-        checks.append(_check("numbers", *_numbers(evaluation, net, data)))
+        checks.append(_check("numbers", *_numbers(evaluation, bounds, net, data)))
     else:
         checks.append({"what": "numbers", "verdict": UNKNOWN, "said": "no evaluation of this data is stored"})
     return checks
@@ -55,10 +55,12 @@ def _recipe(stored: Any) -> Any:
         return stored
 
 
-def _numbers(evaluation: dict[str, Any], net: CertifiedNet, data: Dataset) -> tuple[Any, Any]:
+def _numbers(evaluation: dict[str, Any], bounds: dict[str, Any], net: CertifiedNet, data: Dataset) -> tuple[Any, Any]:
     """The rows of a stored evaluation, and the same rows evaluated anew; where they agree, the latter twice.
 
-    On another device than theirs a few points at the edge may differ.
+    Another device than theirs may have proved other bounds (`_bounds` tells if they are far off). Margins are about ε
+    times them alone, so that rows are compared at the ε at which today's bounds are worth the stored ones at theirs;
+    a few points at the edge may differ.
     """
     names = ("points", "vra", "rejection_rate", "accuracy", "core_size", "set_size")
     try:
@@ -66,22 +68,25 @@ def _numbers(evaluation: dict[str, Any], net: CertifiedNet, data: Dataset) -> tu
         stored = [[row[name] for name in names] for row in evaluation["rows"]]
         if names_a_file(evaluation["guarantee"]) or not stored or evaluation["points"] != len(data.test):
             return "other rows", "rows of an evaluation"
+        elsewhere = _device(evaluation) != _device_of(net)
+        before = float(bounds["before_the_head"]) if elsewhere and bounds else float(net.bounds().head.scale)
+        worth = before / float(net.bounds().head.scale)
         rows = evaluate(
             net,
             data.test,
-            epsilons=list(dict.fromkeys(epsilon for _, epsilon in keys)),
+            epsilons=list(dict.fromkeys(worth * epsilon for _, epsilon in keys)),
             methods=list(dict.fromkeys(method for method, _ in keys)),
             guarantee=as_guarantee(evaluation["guarantee"]),
         )
         found = {(row["method"], row["epsilon"]): [plain(row[name]) for name in names] for row in rows}
-        fresh = [found[key] for key in keys]
-        room = 0.0 if _device(evaluation) == _device_of(net) else 2e-3
+        fresh = [found[method, worth * epsilon] for method, epsilon in keys]
+        room = 2e-3 if elsewhere else 0.0
         agree = all(
             one == two or (room and None not in (one, two) and math.isclose(one, two, rel_tol=room, abs_tol=room))
-            for before, now in zip(stored, fresh, strict=True)
-            for one, two in zip(before, now, strict=True)
+            for was, now in zip(stored, fresh, strict=True)
+            for one, two in zip(was, now, strict=True)
         )
-    except (KeyError, TypeError, ValueError, SafesetError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, SafesetError) as error:
         return f"{type(error).__name__}: {error}", "rows of an evaluation"
     return (fresh if agree else stored), fresh
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from os.path import exists  # unlike a Path's it says no of what cannot be a name
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ class Recipe:
         given = plain.get("data")
         if folder is not None and isinstance(given, Mapping) and isinstance(given.get("source"), str):
             beside = folder / given["source"]
-            if given["source"] not in SOURCES and not Path(given["source"]).exists() and beside.exists():
+            if given["source"] not in SOURCES and not exists(given["source"]) and exists(beside):
                 plain["data"] = {**given, "source": str(beside)}
         return toml.from_table(Recipe, plain)
 
