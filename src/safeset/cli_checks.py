@@ -32,8 +32,10 @@ def audit(
     from safeset.console_audit import show
     from safeset.files import write_json
     from safeset.runs import Run
+    from safeset.training.memory import keep_freed_memory
 
     _alone()
+    keep_freed_memory()
     target = out or Run(run).path / "audit.json"
     if out is not None and not target.parent.is_dir():
         raise expected("a directory for the JSON file", f"none at {target.parent}")
@@ -67,8 +69,10 @@ def reproduce(
     """Train and evaluate the paper's table anew, as far as it is missing, and print both."""
     from safeset import paper
     from safeset import reproduce as job
+    from safeset.training.memory import keep_freed_memory
 
     _alone()
+    keep_freed_memory()
     named = rows or list(paper.PAPER)
     usual = out.absolute() == RESULTS.absolute()
     beside = analyses or (Path("results/analyses/paper") if usual else out / "analyses")

@@ -54,11 +54,10 @@ def sweep(*folders: Path) -> None:
 def _lives(process: int) -> bool:
     """Whether a process of this machine has this number, if only as another user's."""
     try:
-        os.kill(process, 0)
+        with suppress(PermissionError):
+            os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:
-        return True
     return True
 
 

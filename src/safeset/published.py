@@ -1,7 +1,7 @@
 """Results as JSON files: what the network of a row and a seed was found to do, as it is published."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,17 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
         **answers.about,
         "recipe": written(recipe),
         **({"changes": dict(changes)} if changes else {}),
-        "command": f"safeset reproduce {row} {flags(changes)}".strip(),
+        "command": command_of([row], changes),
     }
+
+
+def command_of(rows: Iterable[str], changes: Mapping[str, Any]) -> str:
+    """The command that makes results of rows.
+
+    >>> command_of(["cifar100/rt5"], {"epochs": 5})
+    'safeset reproduce cifar100/rt5 --set epochs=5'
+    """
+    return f"safeset reproduce {' '.join(rows)} {flags(changes)}".strip()
 
 
 def flags(changes: Mapping[str, Any]) -> str:

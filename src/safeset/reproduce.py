@@ -14,7 +14,7 @@ from safeset.errors import ArgumentError, expected, nearest
 from safeset.files import check_folder, sweep, write_json
 from safeset.jobs import plain
 from safeset.paper import PAPER
-from safeset.published import RESULTS, file_of, flags, record, result_of, stored
+from safeset.published import RESULTS, command_of, file_of, record, result_of, stored
 from safeset.runs import Run
 from safeset.seeds import RUNS, Group, groups, runs_of
 from safeset.training.loop import Interrupted
@@ -196,12 +196,10 @@ def analyse(
                 heard.note(f"The networks of {data}, seed {seed}, are not in {runs}: no analysis. {remedy}")
                 continue
             about = {name: first[name] for name in ABOUT if name in first}
-            command = (
-                f"safeset reproduce {' '.join(f'{data}/{row}' for row in weights)} {flags(first.get('changes', {}))}"
-            )
+            command = command_of([f"{data}/{row}" for row in weights], first.get("changes", {}))
             target.parent.mkdir(parents=True, exist_ok=True)
             numbers = {"data": data, "seed": seed, **plain(analysed(data, networks))}
-            kept = {**numbers, **about, "weights": weights, "command": command.strip()}
+            kept = {**numbers, **about, "weights": weights, "command": command}
             write_json(target, kept)
         found.append(kept)
     return found

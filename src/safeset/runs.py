@@ -238,8 +238,8 @@ def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:
         remedy = f"Name one of them: {run.path / f'seed{recipe.seed}'}."
         raise expected("the directory of one run", f"{path}, which holds {recipe.seeds} seeds", remedy)
     if not run.model.is_file():
-        again = "Remove the directory, and train it again." if run.done else ""
-        remedy = again or f"Continue with safeset train --resume --out {path}."
+        continued = f"Continue with safeset train --resume --out {path}."
+        remedy = "Remove the directory, and train it again." if run.done else continued
         raise expected(f"a trained model at {run.model}", "none", remedy)
     with torch.device("meta"):  # only shapes: however large the recipe says that it is, nothing is allocated yet
         own = (_model(recipe) if network is None else network).state_dict()

@@ -69,8 +69,7 @@ def _numbers(evaluation: dict[str, Any], bounds: dict[str, Any], net: CertifiedN
         if names_a_file(evaluation["guarantee"]) or not stored or evaluation["points"] != len(data.test):
             return "other rows", "rows of an evaluation"
         elsewhere = _device(evaluation) != _device_of(net)
-        before = float(bounds["before_the_head"]) if elsewhere and bounds else float(net.bounds().head.scale)
-        worth = before / float(net.bounds().head.scale)
+        worth = float(bounds["before_the_head"]) / float(net.bounds().head.scale) if elsewhere and bounds else 1.0
         rows = evaluate(
             net,
             data.test,

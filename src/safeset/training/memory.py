@@ -1,4 +1,4 @@
-"""Keeping freed memory: much of a training step on a CPU goes into getting large blocks from the system again."""
+"""Keeping freed memory: much of a step or an attack on a CPU goes into getting large blocks from the system again."""
 
 import ctypes
 from contextlib import suppress
@@ -10,7 +10,7 @@ def keep_freed_memory() -> None:
     """Have this process keep the memory that it frees, for the rest of its life; where there is no glibc, nothing.
 
     The large blocks of a step are otherwise given back and fetched anew, page by page, in every step. For programs that
-    do nothing but train: the command line calls it, the library does not.
+    do nothing but train or audit: the command line calls it, the library does not.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
