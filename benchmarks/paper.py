@@ -160,13 +160,18 @@ def together(*results: dict[str, Any]) -> str:
     return markdown(["row", "method", "pairs, and in how many sets"], rows)
 
 
+def short(commit: str) -> str:
+    """Seven digits of a commit, and the mark of changed files behind it."""
+    return commit[:7] + "+" * commit.endswith("+")
+
+
 def training(*records: dict[str, Any]) -> str:
     """What each network took to train."""
     rows = []
     for row, several in rows_of(records):
         seconds = statistics.fmean(each["seconds"] for each in several)
         cells = [f"{several[0]['points']:,}", f"{seconds:.0f}", several[0]["device"]]
-        commits = ", ".join(dict.fromkeys(each["commit"] for each in several))
+        commits = ", ".join(dict.fromkeys(short(each["commit"]) for each in several))
         rows.append([f"`{row}`", str(len(several)), *cells, ", ".join(several[0]["bound_method"]), commits])
     header = ["row", "seeds", "test points", "seconds for a network", "device", "bounds proved by", "commits"]
     return markdown(header, rows)
