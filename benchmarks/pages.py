@@ -220,7 +220,8 @@ def audits(*results: dict[str, Any]) -> str:
         rows.append(
             [
                 f"{result['data']}, {result['guarantee'].partition(':')[0]}, ε = {result['epsilon']:.3g}",
-                f"{attack['points']:,} / {attack['windows']:,}",
+                f"{attack['answers']:,} of {attack['of_answers']:,}",
+                f"{attack['windows']:,} of {attack['of_windows']:,}",
                 f"{attack['steps']:,}",
                 str(len(result["violations"])),
                 broken,
@@ -230,8 +231,9 @@ def audits(*results: dict[str, Any]) -> str:
             ]
         )
     factors = ", ".join(f"{row['factor']:g}" for row in results[0]["control"])
-    header = ["run", "points / windows attacked", "gradients", "violations", f"control: broken at {factors}"]
-    return markdown([*header, "nearest violation / radius", "VRA to accuracy under attack", "bounds proved anew"], rows)
+    header = ["run", "answers attacked", "windows attacked", "gradients", "violations", f"control: broken at {factors}"]
+    header += ["nearest violation / radius, median", "VRA to accuracy under attack", "bounds proved anew"]
+    return markdown(header, rows)
 
 
 def regions(result: dict[str, Any]) -> str:

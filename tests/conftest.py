@@ -32,7 +32,8 @@ def pytest_configure(config):
 
 def pytest_terminal_summary(terminalreporter, config):
     """`make test-slow` leaves a summary to commit."""
-    if not slow(config) or config.option.keyword or any("test_" in each for each in config.invocation_params.args):
+    some = config.option.keyword or any("test_" in each for each in config.invocation_params.args)
+    if not slow(config) or some or config.option.collectonly:
         return  # only of the whole slow suite
     stats = terminalreporter.stats
     summary = {

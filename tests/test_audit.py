@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from safeset import auditor as auditing
-from safeset import certify_logits, train
+from safeset import certify_logits, evaluation, train
 from safeset.audit import audit_run
 from safeset.constants import HeadConstants
 from safeset.data.dataset import Dataset, Split
@@ -20,7 +20,7 @@ from safeset.data.embedded import digits
 from safeset.errors import ArgumentError
 from safeset.evaluation import evaluate
 from safeset.files import read_tensors, write_tensors
-from safeset.jobs import plain
+from safeset.jobs import plain, run_data
 from safeset.net import CertifiedNet
 from safeset.rational import evaluate as exactly
 from safeset.rational import rational
@@ -164,6 +164,27 @@ def test_little_time_is_no_pass(run):
     result = audit_run(run, minutes=0.001, device="cpu")
     assert result["verdict"] == "inconclusive"
     assert "no time to prove all bounds anew" in result["reasons"]
+
+
+def test_an_evaluation_that_does_not_fit_is_not_waited_for(run, monkeypatch):
+    seen = []
+
+    def shown(items, count):
+        for item in items:
+            seen.append(count)
+            yield item
+
+    monkeypatch.setattr(evaluation, "POINTS_AT_ONCE", 10)
+    stored = json.loads(run.evaluation.read_text())
+    run.evaluation.write_text(json.dumps({**stored, "rows": [{**row, "vra": 2.0} for row in stored["rows"]]}))
+    loaded, data = load(run.path), run_data(run.read_recipe(), None, None)
+    checks = [stored_checks(run, run.read_recipe(), loaded, data, seconds=each, progress=shown) for each in (0, 600)]
+    assert [check[-1]["verdict"] for check in checks] == ["no time", "different"]
+    assert f"{len(data.test):,} points need longer" in checks[0][-1]["said"]
+    batches = -(-len(data.test) // 10)
+    assert seen == [batches] * (2 + batches)  # the first, the second at which it ends; then all
+    result = audit_run(run, points=2, minutes=1e-6, device="cpu")
+    assert "no time to evaluate all test data anew" in result["reasons"]
 
 
 def test_violations_are_not_written_through_links(run, monkeypatch, tmp_path):

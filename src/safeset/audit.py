@@ -8,10 +8,10 @@ from safeset.data.dataset import Progress
 from safeset.errors import expected
 from safeset.inputs import as_count, as_device, as_number
 from safeset.jobs import plain, run_data, written
-from safeset.provenance import provenance
+from safeset.provenance import provenance, weights_digest
 from safeset.reproofs import reproved
 from safeset.runs import Run, load
-from safeset.stored import stored_checks
+from safeset.stored import NO_TIME, stored_checks
 
 
 def audit_run(
@@ -28,10 +28,11 @@ def audit_run(
     Args:
         run: a run whose training has ended.
         points: how many test points, chosen at random but always the same; by default all.
-        minutes: how long it may take; what is not reached is said.
+        minutes: how long it may take, half of it at most for the evaluation of all test data; what is not reached is
+            said. Loading, the proof of the bounds, and a first batch of each kind of work take what they take.
         source: other data, in the same form as the run's own.
         device: such as ``"cuda"``.
-        progress: wraps the batches of the attack.
+        progress: wraps the batches of the evaluation, and of the attack.
 
     Returns:
         A table with ``verdict`` (``passed``, ``failed`` or ``inconclusive``), ``checks``, ``bounds``, ``attack``,
@@ -44,11 +45,12 @@ def audit_run(
     started = time.perf_counter()
     recipe, loaded = run.read_recipe(), load(run.path).to(as_device(device))
     data = run_data(recipe, source, progress)
-    checks = stored_checks(run, recipe, loaded, data, own_data=source is None)
+    half = 30 * minutes
+    checks = stored_checks(run, recipe, loaded, data, own_data=source is None, seconds=half, progress=progress)
     net = loaded.frozen()
     chosen = some_of(len(data.test), points or len(data.test))
     split, now = data.test[chosen], time.perf_counter()
-    clock = Clock(now, max(60 * minutes - (now - started), 0.5 * 60 * minutes))
+    clock = Clock(now, max(60 * minutes - (now - started), half))
     bounds = reproved(net, seconds=clock.left("proofs"))
     auditor = Auditor(net, split, clock)
     control = auditor.control()
@@ -69,6 +71,7 @@ def audit_run(
         "dtype": "float64",
         "minutes": minutes,
         "seconds": 0.0,
+        "weights": weights_digest(loaded.network.state_dict()),
         **provenance(next(net.parameters()).device),
         "recipe": written(recipe),
     }
@@ -106,4 +109,6 @@ def verdict(result: dict[str, Any]) -> tuple[str, list[str], list[str]]:
         open_.append("the attack finds nothing in the positive control either")
     if any(line["verdict"] == "not covered" and "time" in line["method"] for line in bounds):
         open_.append("no time to prove all bounds anew")
+    if any(check["verdict"] == NO_TIME for check in checks):
+        open_.append("no time to evaluate all test data anew")
     return ("inconclusive" if open_ else "passed"), open_, notes

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, TextIO
 from unicodedata import category
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -69,6 +70,7 @@ def visible(text: str) -> str:
 
 
 PIPE_CLOSED = 128 + signal.SIGPIPE
+WIDEST_WORD = 40  # of a text in a table: longer ones are folded
 FIRST = os.environ.get("RANK", "0") == "0"  # torchrun numbers its workers
 out, err = _Plain(soft_wrap=True), _Plain(stderr=True, soft_wrap=True)
 
@@ -82,16 +84,25 @@ def line(text: str) -> None:
 
 
 def table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
-    """Print a table; the first ``texts`` columns are texts, the others numbers."""
+    """Print a table; the first ``texts`` columns are texts, the others numbers. Nothing is cut on a narrow terminal."""
     if title:
         out.print(title, style="bold")
     shown = Table(box=None, pad_edge=False)
+    lines, needed = [[visible(cell) for cell in row] for row in rows], -2
     for place, name in enumerate(header):
-        shown.add_column(name, justify="left" if place < texts else "right", header_style="dim", no_wrap=place >= texts)
-    for row in rows:
-        shown.add_row(*map(visible, row))
-    width = None if sys.stdout and sys.stdout.isatty() else 500
-    _Plain(width=width).print(shown)
+        cells = [line[place] for line in (header, *lines)]
+        if place < texts:
+            words = (cell_len(word) for cell in cells for word in cell.split())
+            width = min(max(words, default=0), WIDEST_WORD)
+            shown.add_column(name, header_style="dim", overflow="fold", min_width=width)
+        else:
+            width = max(map(cell_len, cells))
+            shown.add_column(name, header_style="dim", no_wrap=True, justify="right")
+        needed += width + 2
+    for line in lines:
+        shown.add_row(*line)
+    terminal = out.width if sys.stdout and sys.stdout.isatty() else 500
+    _Plain(width=max(terminal, needed)).print(shown)
 
 
 def rates(row: dict[str, Any]) -> list[str]:

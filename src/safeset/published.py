@@ -10,9 +10,11 @@ from safeset.errors import ArgumentError, expected
 from safeset.jobs import written
 from safeset.runs import Run
 from safeset.texts import parse_json, read_text
+from safeset.training.recipe import Recipe
 from safeset.training.toml import stated
 
 RESULTS = Path("results/paper")
+FITTED = ("epsilon", "model", "epochs", "batch")  # the data decides them where a recipe does not
 KEYS = ("row", "seed", "epsilon", "weights", "split", *(f"{way}.{rate}" for way in WAYS for rate in RATES))
 
 
@@ -35,6 +37,20 @@ def result_of(out: Path, row: str, seed: int, changes: Mapping[str, Any]) -> dic
         remedy = "Choose another --out, and other --runs."
         raise expected(f"results of the recipe with {flags(changes) or 'no --set'} in {path}", got, remedy)
     return found
+
+
+def check_recipe(found: Mapping[str, Any], recipe: Recipe, path: Path) -> None:
+    """Complain if results are those of another recipe than a row's own, but for what data and seed decide."""
+    before, now = found.get("recipe"), written(recipe)
+    if not isinstance(before, dict):
+        raise expected(f"results with their recipe at {path}", repr(before), "Remove it, and they are made anew.")
+    for key in dict.fromkeys((*before, *now)):
+        if key in ("data", "guarantee", "seed", "seeds", "task") or (key in FITTED and key not in now):
+            continue
+        if before.get(key) != now.get(key):
+            own, got = (f"`{key}` {table.get(key, 'of the default')}" for table in (now, before))
+            remedy = "Remove it, and they are made anew; or choose another --out."
+            raise expected(f"results of the recipe with {own} in {path}", f"those with {got}", remedy)
 
 
 def stored(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:

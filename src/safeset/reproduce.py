@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from safeset.data.sources import check_here
 from safeset.errors import ArgumentError, expected, nearest
 from safeset.files import check_folder, sweep, write_json
 from safeset.jobs import plain
-from safeset.paper import PAPER
-from safeset.published import RESULTS, command_of, file_of, record, result_of, stored
+from safeset.paper import PAPER, seeds_of
+from safeset.published import RESULTS, check_recipe, command_of, file_of, record, result_of, stored
 from safeset.runs import Run
 from safeset.seeds import RUNS, Group, groups, runs_of
 from safeset.training.loop import Interrupted
@@ -27,7 +26,7 @@ from safeset.training.watch import Silent, Watch
 def reproduce(
     rows: Sequence[str] = tuple(PAPER),
     *,
-    seeds: int = 10,
+    seeds: int | None = None,
     out: Path = RESULTS,
     runs: Path = RUNS,
     changes: Mapping[str, Any] | None = None,
@@ -35,7 +34,7 @@ def reproduce(
     tell: Callable[[str], None] | None = None,
     watch: Watch | None = None,
 ) -> list[dict[str, Any]]:
-    """Train and evaluate rows of the paper's table, seeds 0 to ``seeds`` − 1: what ``out`` lacks.
+    """Train and evaluate rows of the paper's table, seeds 0, 1, …: what ``out`` lacks.
 
     A seed that has its file is skipped, a network that ``runs`` has is not trained again, and a training that was
     interrupted is continued.
@@ -43,7 +42,7 @@ def reproduce(
     Args:
         rows: names of recipes: those of the paper's rows, or any other; ``cifar100`` for all rows of a data set;
             ``acasxu/targeted-<i>-<j>`` for others of the 45 networks of ACAS Xu.
-        seeds: how many of each.
+        seeds: how many of each; by default `seeds_of` the row.
         out: where the JSON files go, ``<row>-seed<N>.json``.
         runs: where the trained models go.
         changes: keys of the recipes to change.
@@ -54,19 +53,21 @@ def reproduce(
     Returns:
         What the files hold, row by row and seed by seed.
     """
-    if seeds < 1:
+    if seeds is not None and seeds < 1:
         raise expected("`seeds` to be at least 1", seeds)
     say, changed, found = tell or (lambda text: None), resolved(changes or {}), []
     for key in ("seed", "seeds"):
         if key in changed:
             raise expected("changes of the recipe", f"`{key}`", "--seeds N trains the seeds 0 to N − 1.")
     # What is wrong is said before anything is trained.
-    kept = {}
-    for row in every_row(rows):
+    kept, wanted = {}, {row: range(seeds or seeds_of(row)) for row in every_row(rows)}
+    for row, numbers in wanted.items():
         recipe = recipe_of(row, changed)
-        results = {seed: result_of(out, row, seed, changed) for seed in range(seeds)}
+        results = {seed: result_of(out, row, seed, changed) for seed in numbers}
         kept[row] = {seed: result for seed, result in results.items() if result is not None}
-        if len(kept[row]) < seeds:
+        for seed, result in kept[row].items():
+            check_recipe(result, recipe, file_of(out, row, seed))
+        if len(kept[row]) < len(numbers):
             folder = file_of(out, row, 0).parent
             check_folder(folder, "results")
             sweep(folder)
@@ -74,14 +75,14 @@ def reproduce(
     for row, done in kept.items():
         if done:
             say(f"{row}: {_listed(done)} in {out}; not trained again.")
-        for group in groups(runs, row, [seed for seed in range(seeds) if seed not in done]):
+        for group in groups(runs, row, [seed for seed in wanted[row] if seed not in done]):
             say(f"{row}: {_listed(group.seeds)} in {group.path}.")
             done |= {each["seed"]: each for each in _made(group, row, out, changed, device, watch)}
-        for seed in range(seeds):
+        for seed in wanted[row]:
             if seed not in done:
                 remedy = "Remove its directory there, and it is trained again."
                 raise expected(f"a network of {row}, seed {seed}, in {runs}", "none", remedy)
-        found += [done[seed] for seed in range(seeds)]
+        found += [done[seed] for seed in wanted[row]]
     return found
 
 
@@ -151,21 +152,21 @@ def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
 def analyse(
     rows: Sequence[str] = tuple(PAPER),
     *,
-    seeds: int = 10,
+    seeds: int | None = None,
     results: Path = RESULTS,
     out: Path = Path("results/analyses/paper"),
     runs: Path = RUNS,
     device: str | None = None,
     watch: Watch | None = None,
 ) -> list[dict[str, Any]]:
-    """The analyses of the paper's text for the data sets of some rows, seeds 0 to ``seeds`` − 1: what ``out`` lacks.
+    """The analyses of the paper's text for the data sets of some rows, seeds 0, 1, …: what ``out`` lacks.
 
     They need the networks of all of a data set's rows, of one seed: those of the published results. An analysis of
     other networks is made anew.
 
     Args:
         rows: as for `reproduce`.
-        seeds: how many.
+        seeds: how many; by default as for `reproduce`.
         results: where `reproduce` has put its JSON files.
         out: where the JSON files go, ``<data>-seed<N>.json``.
         runs: where the trained models are.
@@ -177,7 +178,10 @@ def analyse(
     """
     heard, found = watch or Silent(), []
     meant = [row.partition("/") for row in every_row(rows)]
-    for data, seed in product(dict.fromkeys(data for data, _, row in meant if row in ROWS.get(data, ())), range(seeds)):
+    sets = dict.fromkeys(data for data, _, row in meant if row in ROWS.get(data, ()))
+    most = {data: seeds or max(seeds_of(f"{data}/{row}") for row in ROWS[data]) for data in sets}
+    pairs, missing = [(data, seed) for data in sets for seed in range(most[data])], dict[str, list[int]]()
+    for data, seed in pairs:
         paths = {row: file_of(results, f"{data}/{row}", seed) for row in ROWS[data]}
         if not all(path.exists() for path in paths.values()):
             continue
@@ -192,8 +196,7 @@ def analyse(
         if kept.get("weights") != weights:
             networks = _networks(data, seed, weights, runs, device)
             if networks is None:
-                remedy = "Results that are removed are made anew, with their networks."
-                heard.note(f"The networks of {data}, seed {seed}, are not in {runs}: no analysis. {remedy}")
+                missing.setdefault(data, []).append(seed)
                 continue
             about = {name: first[name] for name in ABOUT if name in first}
             command = command_of([f"{data}/{row}" for row in weights], first.get("changes", {}))
@@ -202,6 +205,9 @@ def analyse(
             kept = {**numbers, **about, "weights": weights, "command": command}
             write_json(target, kept)
         found.append(kept)
+    for data, lost in missing.items():
+        remedy = "Results that are removed are made anew, with their networks."
+        heard.note(f"{data}, {_listed(lost)}: no analysis, and no networks in {runs} to make one. {remedy}")
     return found
 
 

@@ -1,13 +1,16 @@
 """What a run has stored, held against what is found anew."""
 
 import math
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from safeset.data.dataset import Dataset
+from safeset.data.dataset import Dataset, Progress
 from safeset.errors import ArgumentError, SafesetError
 from safeset.evaluation import evaluate
 from safeset.guarantees import as_guarantee, names_a_file
+from safeset.integers import OutOfTimeError
 from safeset.jobs import plain, written
 from safeset.net import CertifiedNet
 from safeset.provenance import weights_digest
@@ -15,13 +18,20 @@ from safeset.runs import Run
 from safeset.texts import parse_json, read_text
 from safeset.training.recipe import Recipe
 
-SAME, DIFFERENT, UNKNOWN = "same", "different", "not stored"
+SAME, DIFFERENT, UNKNOWN, NO_TIME = "same", "different", "not stored", "no time"
 
 
 def stored_checks(
-    run: Run, recipe: Recipe, net: CertifiedNet, data: Dataset, *, own_data: bool = True
+    run: Run,
+    recipe: Recipe,
+    net: CertifiedNet,
+    data: Dataset,
+    *,
+    own_data: bool = True,
+    seconds: float = math.inf,
+    progress: Progress | None = None,
 ) -> list[dict[str, str]]:
-    """Each thing that a run has stored, ``same`` or ``different`` or ``not stored``, and what is wrong with it.
+    """Each thing that a run has stored, ``same``, ``different``, ``not stored`` or ``no time``, and what is wrong.
 
     Args:
         run: a run whose training has ended.
@@ -29,6 +39,8 @@ def stored_checks(
         net: its net, as loaded.
         data: its data, or other data: then stored numbers are not compared.
         own_data: whether it is its own.
+        seconds: time to evaluate the test data anew; if that does not suffice, stored numbers are not compared.
+        progress: wraps the batches of that evaluation.
     """
     evaluation, bounds = _read(run.evaluation), _read(run.bounds)
     unreadable = [name for name, found in (("evaluation.json", evaluation), ("bounds.json", bounds)) if found is None]
@@ -40,11 +52,26 @@ def stored_checks(
         _check("class names", list(recipe.task.class_names if recipe.task else ()), list(data.class_names)),
         _check("bounds", *_bounds(bounds, net)),
     ]
-    if own_data and evaluation.get("test") == data.test.digest():
-        checks.append(_check("numbers", *_numbers(evaluation, bounds, net, data)))
-    else:
-        checks.append({"what": "numbers", "verdict": UNKNOWN, "said": "no evaluation of this data is stored"})
-    return checks
+    if not own_data or evaluation.get("test") != data.test.digest():
+        return [*checks, {"what": "numbers", "verdict": UNKNOWN, "said": "no evaluation of this data is stored"}]
+    try:
+        return [*checks, _check("numbers", *_numbers(evaluation, bounds, net, data, _within(seconds, progress)))]
+    except OutOfTimeError:
+        said = f"{len(data.test):,} points need longer than {seconds:.0f} s"
+        return [*checks, {"what": "numbers", "verdict": NO_TIME, "said": said}]
+
+
+def _within(seconds: float, progress: Progress | None) -> Progress:
+    """Lets batches go by while all of them promise to fit into a time, judged by those that have gone by."""
+
+    def batches(items: Iterable[Any], count: int) -> Iterator[Any]:
+        started = time.perf_counter()
+        for done, item in enumerate(progress(items, count) if progress else items):
+            if done and (time.perf_counter() - started) / done * count > seconds:
+                raise OutOfTimeError
+            yield item
+
+    return batches
 
 
 def _recipe(stored: Any) -> Any:
@@ -55,7 +82,9 @@ def _recipe(stored: Any) -> Any:
         return stored
 
 
-def _numbers(evaluation: dict[str, Any], bounds: dict[str, Any], net: CertifiedNet, data: Dataset) -> tuple[Any, Any]:
+def _numbers(
+    evaluation: dict[str, Any], bounds: dict[str, Any], net: CertifiedNet, data: Dataset, progress: Progress
+) -> tuple[Any, Any]:
     """The rows of a stored evaluation, and the same rows evaluated anew; where they agree, the latter twice.
 
     Another device than theirs may have proved other bounds (`_bounds` tells if they are far off). Margins are about ε
@@ -76,6 +105,7 @@ def _numbers(evaluation: dict[str, Any], bounds: dict[str, Any], net: CertifiedN
             epsilons=list(dict.fromkeys(worth * epsilon for _, epsilon in keys)),
             methods=list(dict.fromkeys(method for method, _ in keys)),
             guarantee=as_guarantee(evaluation["guarantee"]),
+            progress=progress,
         )
         found = {(row["method"], row["epsilon"]): [plain(row[name]) for name in names] for row in rows}
         fresh = [found[method, worth * epsilon] for method, epsilon in keys]

@@ -1,0 +1,76 @@
+"""The results that are committed: whole, of the recipes that ship, and told without data or training."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from safeset import console
+from safeset.errors import ArgumentError
+from safeset.paper import PAPER, seeds_of
+from safeset.published import check_recipe, file_of, result_of
+from safeset.reproduce import recipe_of, reproduce
+from test_cli import safeset
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@pytest.mark.parametrize("row", PAPER)
+def test_every_row_has_its_seeds_by_the_recipe_that_ships(row):
+    for seed in range(seeds_of(row)):
+        found = result_of(RESULTS / "paper", row, seed, {})
+        assert found is not None, seed
+        check_recipe(found, recipe_of(row, {}), Path())
+        assert found["split"] == "test"
+
+
+def test_no_other_result_is_committed():
+    rows = {path.relative_to(RESULTS / "paper").as_posix() for path in (RESULTS / "paper").rglob("*.json")}
+    others = {f"acasxu/targeted-{each}-1" for each in range(2, 6)}
+    assert rows == {str(file_of(Path(), row, seed)) for row in {*PAPER, *others} for seed in range(seeds_of(row))}
+
+
+def test_all_is_told_without_data(tmp_path):
+    shutil.copytree(RESULTS, tmp_path / "results")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    output, errors = safeset("reproduce", cwd=tmp_path, SAFESET_DATA=str(tmp_path / "nowhere"), COLUMNS="300")
+    assert errors.count("not trained again") == len(PAPER)
+    for row in PAPER:
+        (line,) = (line for line in output.splitlines() if line.startswith(f"{row} "))
+        assert str(seeds_of(row)) in line.split()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+
+
+def test_results_of_a_recipe_that_is_another_now_are_told(tmp_path):
+    place = file_of(tmp_path, "cifar100/rt5", 0)
+    place.parent.mkdir()
+    whole = json.loads(file_of(RESULTS / "paper", "cifar100/rt5", 0).read_text())
+    place.write_text(json.dumps(whole))
+    (found,) = reproduce(["cifar100/rt5"], seeds=1, out=tmp_path)
+    assert found == whole
+    for change, told in (
+        ({"epochs": 30}, "`epochs` 200 in .*, but got those with `epochs` 30"),
+        ({"precision": "bfloat16"}, "`precision` of the default in .*, but got those with `precision` bfloat16"),
+        ({"loss": {"name": "cross-entropy"}}, "`loss` .*trades.* in .*, but got those with `loss` .*cross-entropy"),
+    ):
+        place.write_text(json.dumps({**whole, "recipe": {**whole["recipe"], **change}}))
+        with pytest.raises(ArgumentError, match=f"{told}.*Remove it, and they are made anew"):
+            reproduce(["cifar100/rt5"], seeds=1, out=tmp_path)
+    place.write_text(json.dumps({**whole, "recipe": "lost"}))
+    with pytest.raises(ArgumentError, match=r"results with their recipe .* but got 'lost'"):
+        reproduce(["cifar100/rt5"], seeds=1, out=tmp_path)
+    assert place.exists()
+
+
+def test_no_number_is_cut_on_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(console.out, "width", 60)
+    row = ["eurosat/highway-river-agriculture", "vra", *["0.749 ± 0.003"] * 5]
+    console.table("", ["row", "", "paper", "uniform", "floating", "joint", "power method"], [row], texts=2)
+    assert capsys.readouterr().out.splitlines()[1] == "  ".join(row)
+    console.table("", ["name", "what", "size"], [["a", "some words " * 10, "3"]], texts=2)
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert sorted(" ".join(lines).split()) == ["3", "a", *["some"] * 10, *["words"] * 10]  # wrapped, and whole
