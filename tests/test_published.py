@@ -17,19 +17,22 @@ from test_cli import safeset
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-@pytest.mark.parametrize("row", PAPER)
+OTHERS = [f"acasxu/targeted-{each}-1" for each in range(2, 6)]
+
+
+@pytest.mark.parametrize("row", [*PAPER, *OTHERS])
 def test_every_row_has_its_seeds_by_the_recipe_that_ships(row):
     for seed in range(seeds_of(row)):
         found = result_of(RESULTS / "paper", row, seed, {})
         assert found is not None, seed
         check_recipe(found, recipe_of(row, {}), Path())
-        assert found["split"] == "test"
+        assert found["recipe"]["data"] == recipe_of(row, {}).table()["data"]
+        assert (found["split"], found["dtype"]) == ("test", "float64")
 
 
 def test_no_other_result_is_committed():
     rows = {path.relative_to(RESULTS / "paper").as_posix() for path in (RESULTS / "paper").rglob("*.json")}
-    others = {f"acasxu/targeted-{each}-1" for each in range(2, 6)}
-    assert rows == {str(file_of(Path(), row, seed)) for row in {*PAPER, *others} for seed in range(seeds_of(row))}
+    assert rows == {str(file_of(Path(), row, seed)) for row in (*PAPER, *OTHERS) for seed in range(seeds_of(row))}
 
 
 def test_all_is_told_without_data(tmp_path):

@@ -71,7 +71,7 @@ def reproduce(
             folder = file_of(out, row, 0).parent
             check_folder(folder, "results")
             sweep(folder)
-            check_here(recipe.data.source)
+            check_here(recipe.data.source, recipe.data.network)
     for row, done in kept.items():
         if done:
             say(f"{row}: {_listed(done)} in {out}; not trained again.")

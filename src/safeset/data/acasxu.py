@@ -85,9 +85,7 @@ def acasxu(network: str = "1_1", points: int = 100_000, seed: int = 0) -> Datase
         points: to train on, and a quarter as many to test.
         seed: of the random numbers.
     """
-    if not re.fullmatch("[0-9]_[0-9]", network):
-        raise expected("an ACAS Xu network 1_1 to 5_9", repr(network))
-    path = find(f"acasxu/ACASXU_run2a_{network}_batch_2000.nnet", what=f"the ACAS Xu network {network} as .nnet")
+    path = nnet_file(network)
     teacher = read_nnet(path)
     if len(teacher.biases[-1]) != len(ADVISORIES):
         raise expected(f"a network of {len(ADVISORIES)} advisories in {path}", f"{len(teacher.biases[-1])}")
@@ -100,6 +98,13 @@ def acasxu(network: str = "1_1", points: int = 100_000, seed: int = 0) -> Datase
 
     units = "inputs scaled by the network's own means and ranges"
     return Dataset(f"acasxu-{network}", draw(points), draw(points // 4), ADVISORIES, units)
+
+
+def nnet_file(network: str) -> Path:
+    """Where the file of a network is."""
+    if not re.fullmatch("[0-9]_[0-9]", network):
+        raise expected("an ACAS Xu network 1_1 to 5_9", repr(network))
+    return find(f"acasxu/ACASXU_run2a_{network}_batch_2000.nnet", what=f"the ACAS Xu network {network} as .nnet")
 
 
 def read_nnet(path: Path) -> NnetNetwork:

@@ -41,8 +41,12 @@ def known() -> list[tuple[str, str, str]]:
     return [(name, _here(name), ABOUT[name]) for name in SOURCES]
 
 
-def check_here(source: str) -> None:
+def check_here(source: str, network: str | None = None) -> None:
     """Complain if a data set that needs files has none, without reading any; other sources are left to `load_data`.
+
+    Args:
+        source: as for `load_data`.
+        network: of ``acasxu``.
 
     Raises:
         DataNotFoundError: saying where it was looked for.
@@ -50,6 +54,8 @@ def check_here(source: str) -> None:
     if source in PLACES:
         get = source if source in ARCHIVES else None
         find(*PLACES[source], what=f"{source} ({ABOUT[source]})", get=get)
+    if source == "acasxu" and network:
+        acasxu.nnet_file(network)
 
 
 def _here(name: str) -> str:
