@@ -15,7 +15,8 @@ settings.register_profile("fixed", deadline=None, derandomize=True, suppress_hea
 settings.register_profile("slow", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fixed")
 
-if os.environ.get("PYTEST_XDIST_WORKER"):
+WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if WORKER:
     torch.set_num_threads(1)  # the workers share the cores
 
 STARTED = time.perf_counter()
@@ -33,8 +34,8 @@ def pytest_configure(config):
 def pytest_terminal_summary(terminalreporter, config):
     """`make test-slow` leaves a summary to commit."""
     some = config.option.keyword or any("test_" in each for each in config.invocation_params.args)
-    if not slow(config) or some or config.option.collectonly:
-        return  # only of the whole slow suite
+    if not slow(config) or some or config.option.collectonly or WORKER:
+        return  # only of the whole slow suite, and once
     stats = terminalreporter.stats
     summary = {
         "command": "make test-slow",
