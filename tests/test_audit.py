@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from commands import safeset
 from safeset import auditor as auditing
 from safeset import certify_logits, evaluation, train
 from safeset.audit import audit_run
@@ -26,7 +27,6 @@ from safeset.rational import evaluate as exactly
 from safeset.rational import rational
 from safeset.runs import Run, load
 from safeset.stored import stored_checks
-from test_cli import safeset
 
 QUICK = {"points": 40, "minutes": 0.3, "device": "cpu"}
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from commands import safeset
 from safeset import ArgumentError, DataWarning, SafesetError, load, train
 from safeset.data.dataset import PIXELS
 from safeset.data.points import read_points
@@ -184,14 +185,6 @@ def test_a_run_that_failed_before_anything_was_saved_can_be_begun_again(tmp_path
     train({**recipe, "optimiser": {"rate": 1e-3}}, out=tmp_path / "run")
     assert not list((tmp_path / "run").glob(".*.tmp"))
     assert len(Run(tmp_path / "run").records()) == 3
-
-
-def safeset(*arguments, cwd, code, **options):
-    command = [sys.executable, "-m", "safeset", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False, **options)
-    assert "Traceback" not in done.stderr, done.stderr
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return done.stdout, done.stderr
 
 
 def test_names_are_printed_as_they_are_and_a_closed_stdin_is_no_matter(tmp_path):

@@ -7,25 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from commands import safeset
 from safeset import console
 from safeset.errors import ArgumentError
 from safeset.paper import PAPER, seeds_of
-from safeset.published import check_recipe, file_of, result_of
+from safeset.published import file_of, result_of
 from safeset.reproduce import recipe_of, reproduce
-from test_cli import safeset
 
 RESULTS = Path(__file__).parents[1] / "results"
-
-
 OTHERS = [f"acasxu/targeted-{each}-1" for each in range(2, 6)]
 
 
 @pytest.mark.parametrize("row", [*PAPER, *OTHERS])
 def test_every_row_has_its_seeds_by_the_recipe_that_ships(row):
     for seed in range(seeds_of(row)):
-        found = result_of(RESULTS / "paper", row, seed, {})
+        found = result_of(RESULTS / "paper", row, seed, recipe_of(row, {}), {})
         assert found is not None, seed
-        check_recipe(found, recipe_of(row, {}), Path())
         assert found["recipe"]["data"] == recipe_of(row, {}).table()["data"]
         assert (found["split"], found["dtype"]) == ("test", "float64")
 
@@ -38,7 +35,7 @@ def test_no_other_result_is_committed():
 def test_all_is_told_without_data(tmp_path):
     shutil.copytree(RESULTS, tmp_path / "results")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    output, errors = safeset("reproduce", cwd=tmp_path, SAFESET_DATA=str(tmp_path / "nowhere"), COLUMNS="300")
+    output, errors = safeset("reproduce", cwd=tmp_path, SAFESET_DATA=str(tmp_path / "nowhere"))
     assert errors.count("not trained again") == len(PAPER)
     for row in PAPER:
         (line,) = (line for line in output.splitlines() if line.startswith(f"{row} "))

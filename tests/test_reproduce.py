@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from commands import safeset
 from safeset import ArgumentError, DataNotFoundError, analyses
 from safeset.analyses import ROWS
 from safeset.cli_options import changes as read_changes
@@ -20,7 +21,6 @@ from safeset.seeds import groups, runs_of
 from safeset.training.loop import Interrupted
 from safeset.training.shelf import list_recipes, recipe_folder
 from safeset.training.watch import Silent
-from test_cli import safeset
 
 QUICK = {"epochs": 2, "validation": True}
 

@@ -11,9 +11,10 @@ from safeset.jobs import written
 from safeset.runs import Run
 from safeset.texts import parse_json, read_text
 from safeset.training.recipe import Recipe
-from safeset.training.toml import stated
+from safeset.training.toml import differing, stated
 
 RESULTS = Path("results/paper")
+OPEN = ("data", "guarantee", "seed", "seeds", "task")  # what a row's recipe leaves to its data and to each seed
 FITTED = ("epsilon", "model", "epochs", "batch")  # the data decides them where a recipe does not
 KEYS = ("row", "seed", "epsilon", "weights", "split", *(f"{way}.{rate}" for way in WAYS for rate in RATES))
 
@@ -23,8 +24,16 @@ def file_of(out: Path, row: str, seed: int) -> Path:
     return out / f"{row}-seed{seed}.json"
 
 
-def result_of(out: Path, row: str, seed: int, changes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The results of a row and a seed, if they are there; all that can be wrong with them is named."""
+def result_of(out: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The results of a row and a seed, if they are there; all that can be wrong with them is named.
+
+    Args:
+        out: where they are.
+        row: its name.
+        seed: its number.
+        recipe: of the row, with the changes: theirs must be the same, but for what data and seed decide.
+        changes: of the recipe that ships.
+    """
     path = file_of(out, row, seed)
     if not path.exists():
         return None
@@ -36,21 +45,15 @@ def result_of(out: Path, row: str, seed: int, changes: Mapping[str, Any]) -> dic
         got = f"those with {flags(found.get('changes', {})) or 'no --set'}"
         remedy = "Choose another --out, and other --runs."
         raise expected(f"results of the recipe with {flags(changes) or 'no --set'} in {path}", got, remedy)
-    return found
-
-
-def check_recipe(found: Mapping[str, Any], recipe: Recipe, path: Path) -> None:
-    """Complain if results are those of another recipe than a row's own, but for what data and seed decide."""
     before, now = found.get("recipe"), written(recipe)
     if not isinstance(before, dict):
         raise expected(f"results with their recipe at {path}", repr(before), "Remove it, and they are made anew.")
-    for key in dict.fromkeys((*before, *now)):
-        if key in ("data", "guarantee", "seed", "seeds", "task") or (key in FITTED and key not in now):
-            continue
-        if before.get(key) != now.get(key):
+    for key in differing(before, now):
+        if key not in OPEN and (key in now or key not in FITTED):
             own, got = (f"`{key}` {table.get(key, 'of the default')}" for table in (now, before))
             remedy = "Remove it, and they are made anew; or choose another --out."
             raise expected(f"results of the recipe with {own} in {path}", f"those with {got}", remedy)
+    return found
 
 
 def stored(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:

@@ -165,6 +165,15 @@ def stated(value: Any) -> str:
     return value if isinstance(value, str) and literal(value) == value else _literal(value)
 
 
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys at which two tables differ, in their order.
+
+    >>> differing({"epochs": 2, "seed": 1}, {"epochs": 3, "seed": 1, "batch": 8})
+    ['epochs', 'batch']
+    """
+    return [key for key in dict.fromkeys((*before, *now)) if before.get(key) != now.get(key)]
+
+
 def read_table(path: Path) -> dict[str, Any]:
     """The table of a TOML file.
 

@@ -22,6 +22,7 @@ from safeset.runs import Run, build, load
 from safeset.training.loop import fit, some_of
 from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.training.shelf import find_recipe
+from safeset.training.toml import differing
 from safeset.training.watch import Silent, Watch
 from safeset.workers import Workers, attempt
 
@@ -149,10 +150,9 @@ def check_same(run: Run, wanted: Recipe, remedy: str = AS_BEGUN) -> None:
     stored = run.read_recipe()
     moved = replace(stored, data=replace(stored.data, source=wanted.data.source))  # the data itself is compared later
     before, now = moved.table(), wanted.table()
-    for key in dict.fromkeys((*before, *now)):
-        if before.get(key) != now.get(key):
-            got, old = (str(table.get(key, "its default"))[:300] for table in (now, before))
-            raise expected(f"the recipe of the run to continue: `{key}` {old}", got, remedy)
+    for key in differing(before, now):
+        got, old = (str(table.get(key, "its default"))[:300] for table in (now, before))
+        raise expected(f"the recipe of the run to continue: `{key}` {old}", got, remedy)
 
 
 def _ended(run: Run, fitted: Recipe, resume: bool, held: ExitStack) -> bool:
