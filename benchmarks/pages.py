@@ -252,7 +252,7 @@ def regions(result: dict[str, Any]) -> str:
 
 
 SECONDS = ("torus_seconds", "exact_seconds")
-AUDITS = ("digits-rt3", "cifar100-rt5", "eurosat-rt3", "tiny-imagenet-rt5", "acasxu-targeted")
+AUDITS = ("digits-rt3", "cifar100-rt5", "eurosat-rt3", "tiny-imagenet-rt5", "tiny-imagenet-standard", "acasxu-targeted")
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("README.md", "digits", "analyses/digits.json", digits),
     ("README.md", "summary", "benchmarks/head.json", summary),
