@@ -27,7 +27,7 @@ from safeset import (
 from safeset.answers import answers_of
 from safeset.data.embedded import blobs2d, digits
 from safeset.drawing import choices, samples, sheet
-from safeset.drawing.groups import groups
+from safeset.drawing.groups import ACROSS, INSIDE, groups
 from safeset.drawing.surfaces import CLASSES, REJECTED, plane, striped, surfaces
 from safeset.errors import DataNotFoundError
 from safeset.figures import FIGURES, Figure, draw
@@ -296,6 +296,16 @@ def test_networks_at_other_points_are_refused(quick, tmp_path):
         samples.together(
             answers, type(data)("digits", data.test, data.train, data.class_names, ""), network="rt3", seed=0
         )
+
+
+@pytest.mark.parametrize("classes", [7, 30])
+def test_groups_where_nothing_is_certified(classes):
+    ties = torch.zeros(5, classes, dtype=torch.float64)
+    certificate = certify_logits(ties, HeadConstants(torch.eye(classes, dtype=torch.float64)), 0.1, "rt3")
+    assert not certificate.certified.any()
+    pixels = picture(groups(certificate, title="None", superclasses=[str(place // 5) for place in range(classes)]))
+    assert not has(pixels, INSIDE).any()
+    assert not has(pixels, ACROSS).any()
 
 
 def test_groups_of_many_classes():

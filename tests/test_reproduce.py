@@ -347,6 +347,8 @@ def test_mistakes_are_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="directory for results"):
         reproduce(["digits/rt3"], seeds=1, out=tmp_path / "file", runs=tmp_path / "runs")
+    with pytest.raises(ArgumentError, match="a device such as cpu or cuda:0, but got 'gpu'"):
+        reproduce(["digits/rt3"], seeds=1, device="gpu", out=tmp_path / "x", runs=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
     _, errors = safeset("reproduce", "digits/rt3", "--seeds", "1", "--analyses", "file/x", cwd=tmp_path, code=1)
     assert "a directory for analyses at file/x, but got file, which is a file" in errors

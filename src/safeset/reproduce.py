@@ -11,6 +11,7 @@ from safeset.data.dataset import Dataset
 from safeset.data.sources import check_here
 from safeset.errors import ArgumentError, expected, nearest
 from safeset.files import check_folder, sweep, write_json
+from safeset.inputs import as_device
 from safeset.jobs import plain
 from safeset.paper import PAPER, seeds_of
 from safeset.published import RESULTS, command_of, file_of, record, result_of, stored
@@ -60,6 +61,7 @@ def reproduce(
         if key in changed:
             raise expected("changes of the recipe", f"`{key}`", "--seeds N trains the seeds 0 to N − 1.")
     # What is wrong is said before anything is trained.
+    as_device(device)
     kept, wanted = {}, {row: range(seeds or seeds_of(row)) for row in every_row(rows)}
     for row, numbers in wanted.items():
         recipe = recipe_of(row, changed)

@@ -90,9 +90,10 @@ def _many(certificate: Certificate, title: str, about: str, superclasses: Sequen
     found = shares(table)[order][:, order].fill_diagonal_(torch.nan)
     pairs = together(certificate, PAIRS)
     how = "by superclass" if superclasses else "so that classes which go together stand together"
+    bars_are = f"Bars: certified sets that hold both classes, the {len(pairs)} most frequent pairs. " if pairs else ""
     caption = wrapped(
         f"Map: of the certified sets that hold the row's class, the share that hold the column's too; rows and columns "
-        f"are ordered {how}. Bars: certified sets that hold both classes, the {len(pairs)} most frequent pairs. {about}"
+        f"are ordered {how}. {bars_are}{about}"
     )
     left = MARGIN + (2.1 if superclasses else 0.0)
     side = WIDTH - MARGIN - left - 0.75
@@ -119,7 +120,8 @@ def _many(certificate: Certificate, title: str, about: str, superclasses: Sequen
     bar.ax.set_yticklabels(["0", "1 %", "5 %", "10 %", "25 %", "50 %", "100 %"], fontsize=SMALL, color=INK)
     bar.ax.tick_params(length=0)
     bar.outline.set_visible(False)
-    _bars(sheet, bars, pairs, dict(zip(names, superclasses, strict=True)) if superclasses else None)
+    if pairs:
+        _bars(sheet, bars, pairs, dict(zip(names, superclasses, strict=True)) if superclasses else None)
     sheet.lines(bars + len(pairs) * BAR + 0.15, caption)
     return sheet
 
@@ -128,8 +130,8 @@ def _bars(sheet: Sheet, top: float, pairs: Sequence[Sequence[str | int]], above:
     """A bar for each pair, as long as its number of sets."""
     same = [above is None or above[str(one)] == above[str(other)] for one, other, _ in pairs]
     labels = [f"{words(str(one))} · {words(str(other))}" for one, other, _ in pairs]
-    left = MARGIN + max(map(len, labels), default=0) * 0.068 + 0.1
-    axes = sheet.axes(left, top, WIDTH - MARGIN - left - 0.4, max(1, len(pairs)) * BAR)
+    left = MARGIN + max(map(len, labels)) * 0.068 + 0.1
+    axes = sheet.axes(left, top, WIDTH - MARGIN - left - 0.4, len(pairs) * BAR)
     if above is not None:
         sheet.text(left, top - 0.25, "■ of one superclass", fontsize=SMALL, color=INSIDE)
         sheet.text(left + 1.6, top - 0.25, "■ of two superclasses", fontsize=SMALL, color=ACROSS)
