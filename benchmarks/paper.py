@@ -65,12 +65,12 @@ def goals(*records: dict[str, Any]) -> str:
 def classes(*results: dict[str, Any]) -> str:
     """VRA on the points of each class, of networks whose points are mostly of one class."""
     known = [each for each in by_data(results) if each["data"] == "acasxu" and "classes" in each]
-    rows = []
+    rows: list[list[str]] = []
     for name in known[0]["classes"]["targeted"] if known else ():
         each = [one["classes"]["targeted"][name] for one in known]
         cells = [spread([one[way] for one in each]) for way in METHODS]
-        rows.append([name, f"{100 * each[0]['share']:.1f} %", *cells])
-    return markdown(["advisory", "of the test points", *(f"VRA, {way}" for way in METHODS)], rows)
+        rows.append([name, str(len(known)) if not rows else "", f"{100 * each[0]['share']:.1f} %", *cells])
+    return markdown(["advisory", "seeds", "of the test points", *(f"VRA, {way}" for way in METHODS)], rows)
 
 
 def gains(*records: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+from math import inf, nan
 
 import pytest
 
@@ -100,8 +101,14 @@ def test_analyses_are_of_the_published_networks(tmp_path, monkeypatch):
     path, stale = results / "digits" / "rt3-seed0.json", {**found, "weights": {"rt3": "of another"}, "shares": {}}
     (out / "digits-seed0.json").write_text(json.dumps(stale))
     assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]  # made anew
+    for bad in (3, None, [], {"points": 3}, {"points": {"uniform": "much"}}, {"points": {"uniform": nan}}):
+        (out / "digits-seed0.json").write_text(json.dumps({**found, "shares": bad}))
+        assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]
     path.write_text(json.dumps({**json.loads(path.read_text()), "weights": "of another network"}))
-    with pytest.warns(TrainingWarning, match="seed 0: no analysis, and no networks in"):
+    with (
+        pytest.warns(TrainingWarning, match=r"digits-seed0\.json is no analysis of the networks in .*: left out"),
+        pytest.warns(TrainingWarning, match="seed 0: no analysis, and no networks in"),
+    ):
         assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == []
 
 
@@ -226,6 +233,10 @@ def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
         ({"uniform": {}}, "none of uniform.vra, uniform.rejection, uniform.accuracy"),
         ({"joint": {**whole["joint"], "vra": "much"}}, "none of joint.vra"),
         ({"floating": 3}, "none of floating.vra"),
+        ({"seed": "1"}, "those of digits/rt3, seed '1'"),
+        *(({"joint": {**whole["joint"], "vra": bad}}, "none of joint.vra") for bad in (True, 1.7, -0.1, nan, inf)),
+        ({"epsilon": 0.2}, "the `epsilon` of their recipe, 0.5, at .*, but got 0.2"),
+        ({"split": "test"}, "the `split` of their recipe, validation, at .*, but got 'test'"),
     ):
         file.write_text(json.dumps({**whole, **changed}))
         with pytest.raises(ArgumentError, match=f"{problem}.*Remove it"):
@@ -235,6 +246,11 @@ def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
         command()
     file.write_text("{")
     with pytest.raises(ArgumentError, match="Remove it, and it is made anew"):
+        command()
+    file.write_text(json.dumps({**whole, "test": "of other points"}))
+    with pytest.raises(
+        ArgumentError, match=r"the test points of .*rt3-seed0\.json in .*rt3-seed1\.json, but got those on o"
+    ):
         command()
 
 
@@ -323,8 +339,10 @@ def test_groups_of_seeds(tmp_path):
 
 
 def test_mistakes_are_named(tmp_path, monkeypatch):
-    with pytest.raises(ArgumentError, match="at least 1"):
-        reproduce(["digits/rt3"], seeds=0)
+    for bad in (0, -1, 2.5, True, 10**20):
+        for ask in (reproduce, analyse):
+            with pytest.raises(ArgumentError, match=rf"`seeds` to be a whole number in 1\.\.1000, but got {bad}"):
+                ask(["digits/rt3"], seeds=bad)
     _, errors = safeset("reproduce", "digits/rt3", "cifar100/rt6", "--seeds", "1", cwd=tmp_path, code=1)
     assert "cifar100/rt5" in errors
     assert not (tmp_path / "runs").exists()  # said before anything was trained

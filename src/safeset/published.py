@@ -1,5 +1,6 @@
 """Results as JSON files: what the network of a row and a seed was found to do, as it is published."""
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from safeset.training.toml import differing, stated
 
 RESULTS = Path("results/paper")
 OPEN = ("data", "guarantee", "seed", "seeds", "task")  # what a row's recipe leaves to its data and to each seed
+ANEW = "Remove it, and they are made anew."
 FITTED = ("epsilon", "model", "epochs", "batch")  # the data decides them where a recipe does not
 KEYS = ("row", "seed", "epsilon", "weights", "split", *(f"{way}.{rate}" for way in WAYS for rate in RATES))
 
@@ -39,25 +41,38 @@ def result_of(out: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[s
         return None
     found = stored(path, KEYS)
     if (found["row"], found["seed"]) != (row, seed):
-        got = f"those of {found['row']}, seed {found['seed']}"
-        raise expected(f"results of {row}, seed {seed}, at {path}", got, "Remove it, and they are made anew.")
+        got = f"those of {found['row']}, seed {found['seed']!r}"
+        raise expected(f"results of {row}, seed {seed}, at {path}", got, ANEW)
     if found.get("changes", {}) != changes:
         got = f"those with {flags(found.get('changes', {})) or 'no --set'}"
         remedy = "Choose another --out, and other --runs."
         raise expected(f"results of the recipe with {flags(changes) or 'no --set'} in {path}", got, remedy)
     before, now = found.get("recipe"), written(recipe)
     if not isinstance(before, dict):
-        raise expected(f"results with their recipe at {path}", repr(before), "Remove it, and they are made anew.")
+        raise expected(f"results with their recipe at {path}", repr(before), ANEW)
     for key in differing(before, now):
         if key not in OPEN and (key in now or key not in FITTED):
             own, got = (f"`{key}` {table.get(key, 'of the default')}" for table in (now, before))
             remedy = "Remove it, and they are made anew; or choose another --out."
             raise expected(f"results of the recipe with {own} in {path}", f"those with {got}", remedy)
+    split = "validation" if before.get("validation") else "test"
+    for key, value in (("epsilon", before.get("epsilon")), ("split", split)):
+        if found[key] != value:
+            raise expected(f"results with the `{key}` of their recipe, {value}, at {path}", repr(found[key]), ANEW)
     return found
 
 
+def check_one_test_set(out: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """Complain if results of a row were not found on the same points: their mean would say nothing."""
+    for each in results:
+        if each.get("test") != results[0].get("test"):
+            first, path = (file_of(out, one["row"], one["seed"]) for one in (results[0], each))
+            remedy = "Remove those of the data that you no longer have, and they are made anew."
+            raise expected(f"results on the test points of {first} in {path}", "those on others", remedy)
+
+
 def stored(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """What a JSON file of results holds, with these keys at least; a dotted one is a number in a table."""
+    """What a JSON file of results holds, with these keys at least; a dotted one is a fraction in a table."""
     remedy = "Remove it, and it is made anew."
     try:
         found = parse_json(read_text(path), str(path))
@@ -72,7 +87,12 @@ def stored(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
 def _has(table: Mapping[str, Any], key: str) -> bool:
     head, _, rest = key.partition(".")
     value = table.get(head)
-    return head in table and (not rest or (isinstance(value, dict) and isinstance(value.get(rest), int | float)))
+    return head in table and (not rest or (isinstance(value, dict) and is_number(value.get(rest), 0, 1)))
+
+
+def is_number(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
+    """Whether a value of a JSON file is a finite number in this range."""
+    return type(value) in (int, float) and math.isfinite(value) and least <= value <= most
 
 
 def record(row: str, run: Run, seconds: float | None, answers: Answers, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from safeset.data.dataset import Dataset
 from safeset.data.sources import check_here
 from safeset.errors import ArgumentError, expected, nearest
 from safeset.files import check_folder, sweep, write_json
-from safeset.inputs import as_device
+from safeset.inputs import as_count, as_device
 from safeset.jobs import plain
 from safeset.paper import PAPER, seeds_of
-from safeset.published import RESULTS, command_of, file_of, record, result_of, stored
+from safeset.published import RESULTS, check_one_test_set, command_of, file_of, is_number, record, result_of, stored
 from safeset.runs import Run
 from safeset.seeds import RUNS, Group, groups, runs_of
 from safeset.training.loop import Interrupted
-from safeset.training.recipe import Recipe, resolved
+from safeset.training.recipe import MOST_SEEDS, Recipe, resolved
 from safeset.training.shelf import assembled, list_recipes
 from safeset.training.train import carried_out, check_same, prepared
 from safeset.training.watch import Silent, Watch
@@ -54,8 +54,7 @@ def reproduce(
     Returns:
         What the files hold, row by row and seed by seed.
     """
-    if seeds is not None and seeds < 1:
-        raise expected("`seeds` to be at least 1", seeds)
+    _check_seeds(seeds)
     say, changed, found = tell or (lambda text: None), resolved(changes or {}), []
     for key in ("seed", "seeds"):
         if key in changed:
@@ -67,6 +66,7 @@ def reproduce(
         recipe = recipe_of(row, changed)
         results = {seed: result_of(out, row, seed, recipe, changed) for seed in numbers}
         kept[row] = {seed: result for seed, result in results.items() if result is not None}
+        check_one_test_set(out, list(kept[row].values()))
         if len(kept[row]) < len(numbers):
             folder = file_of(out, row, 0).parent
             check_folder(folder, "results")
@@ -82,8 +82,16 @@ def reproduce(
             if seed not in done:
                 remedy = "Remove its directory there, and it is trained again."
                 raise expected(f"a network of {row}, seed {seed}, in {runs}", "none", remedy)
-        found += [done[seed] for seed in wanted[row]]
+        several = [done[seed] for seed in wanted[row]]
+        check_one_test_set(out, several)
+        found += several
     return found
+
+
+def _check_seeds(seeds: int | None) -> None:
+    count = 1 if seeds is None else as_count(seeds)
+    if count is None or count > MOST_SEEDS:
+        raise expected(f"`seeds` to be a whole number in 1..{MOST_SEEDS}", repr(seeds))
 
 
 def _made(
@@ -176,6 +184,7 @@ def analyse(
     Returns:
         What ``out`` holds then, data set by data set.
     """
+    _check_seeds(seeds)
     heard, found = watch or Silent(), []
     meant = [row.partition("/") for row in every_row(rows)]
     sets = dict.fromkeys(data for data, _, row in meant if row in ROWS.get(data, ()))
@@ -196,6 +205,8 @@ def analyse(
         if kept.get("weights") != weights:
             networks = _networks(data, seed, weights, runs, device)
             if networks is None:
+                if target.exists():
+                    heard.note(f"{target} is no analysis of the networks in {results}: left out.")
                 missing.setdefault(data, []).append(seed)
                 continue
             about = {name: first[name] for name in ABOUT if name in first}
@@ -214,9 +225,13 @@ def analyse(
 def _analysis(path: Path) -> dict[str, Any]:
     """An analysis that is there; what is none is made anew."""
     try:
-        return stored(path, ("data", "seed", "shares", "weights")) if path.exists() else {}
+        found = stored(path, ("data", "seed", "shares", "weights")) if path.exists() else {}
     except ArgumentError:
         return {}
+    shares = found.get("shares")
+    tables = list(shares.values()) if isinstance(shares, dict) else [None]
+    whole = all(isinstance(one, dict) and all(x is None or is_number(x) for x in one.values()) for one in tables)
+    return found if whole else {}
 
 
 ALIKE = ("changes", "epsilon", "split", "test")
