@@ -104,6 +104,10 @@ def test_analyses_are_of_the_published_networks(tmp_path, monkeypatch):
     for bad in (3, None, [], {"points": 3}, {"points": {"uniform": "much"}}, {"points": {"uniform": nan}}):
         (out / "digits-seed0.json").write_text(json.dumps({**found, "shares": bad}))
         assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]
+    (out / "digits-seed0.json").unlink()
+    path.write_text(json.dumps({**json.loads(path.read_text()), "commit": "another"}))
+    (new,) = analyse(["digits/rt3"], seeds=2, results=results, out=out, **places)
+    assert new == {**found, "commit": f"{found['commit']}, another"}
     path.write_text(json.dumps({**json.loads(path.read_text()), "weights": "of another network"}))
     with (
         pytest.warns(TrainingWarning, match=r"digits-seed0\.json is no analysis of the networks in .*: left out"),

@@ -210,6 +210,7 @@ def analyse(
                 missing.setdefault(data, []).append(seed)
                 continue
             about = {name: first[name] for name in ABOUT if name in first}
+            about["commit"] = ", ".join(dict.fromkeys(str(one.get("commit")) for one in published.values()))
             command = command_of([f"{data}/{row}" for row in weights], first.get("changes", {}))
             target.parent.mkdir(parents=True, exist_ok=True)
             numbers = {"data": data, "seed": seed, **plain(analysed(data, networks))}
