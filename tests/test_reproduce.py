@@ -97,7 +97,10 @@ def test_analyses_are_of_the_published_networks(tmp_path, monkeypatch):
     path, stale = results / "digits" / "rt3-seed0.json", {**found, "weights": {"rt3": "of another"}, "shares": {}}
     (out / "digits-seed0.json").write_text(json.dumps(stale))
     assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]  # made anew
-    for bad in (3, None, [], {"points": 3}, {"points": {"uniform": "much"}}, {"points": {"uniform": nan}}):
+    for key, bad in (("data", "cifar100"), ("data", [1]), ("seed", 5), ("test", "of others"), ("changes", {})):
+        (out / "digits-seed0.json").write_text(json.dumps({**found, key: bad}))
+        assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]
+    for bad in (3, None, [], {}, {"points": 3}, {"points": {"uniform": "much"}}, {"points": {"uniform": nan}}):
         (out / "digits-seed0.json").write_text(json.dumps({**found, "shares": bad}))
         assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]
     (out / "digits-seed0.json").unlink()

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 from math import inf, nan
 
+import numpy as np
 import pytest
 
 from safeset import ArgumentError, analyses
 from safeset.analyses import ROWS
 from safeset.cli_options import changes as read_changes
 from safeset.errors import TrainingWarning
+from safeset.files import read_tensors, write_tensors
 from safeset.reproduce import analyse, reproduce
 from safeset.runs import Run, load
 
@@ -108,6 +110,16 @@ def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
         *(({"joint": {**whole["joint"], "vra": bad}}, "none of joint.vra") for bad in (True, 1.7, -0.1, nan, inf)),
         ({"epsilon": 0.2}, "the `epsilon` of their recipe, 0.5, at .*, but got 0.2"),
         ({"split": "test"}, "the `split` of their recipe, validation, at .*, but got 'test'"),
+        *(({"changes": bad}, "none of changes") for bad in (None, [], "x", 1)),
+        ({"weights": None}, "none of weights"),
+        ({"guarantee": "rt2"}, "results of the guarantee rt3 in .*, but got those of rt2"),
+        ({"recipe": {**whole["recipe"], "guarantee": "rt2"}}, "the guarantee rt3 in .*, but got those of rt2"),
+        ({"recipe": {**whole["recipe"], "guarantee": 3}}, "results with a recipe and a guarantee at"),
+        ({"recipe": {**whole["recipe"], "seed": 3}}, "a recipe with seed 1 at .*, but got 3"),
+        (
+            {"recipe": {**whole["recipe"], "data": {"source": "blobs2d"}}},
+            "digits in .*, but got those on source blobs2d",
+        ),
     ):
         file.write_text(json.dumps({**whole, **changed}))
         with pytest.raises(ArgumentError, match=f"{problem}.*Remove it"):
@@ -118,11 +130,105 @@ def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
     file.write_text("{")
     with pytest.raises(ArgumentError, match="Remove it, and it is made anew"):
         command()
+    other = json.loads((file.parent / "rt3-seed0.json").read_text())
+    file.write_text(json.dumps({**whole, "weights": other["weights"]}))
+    with pytest.raises(ArgumentError, match=r"another network than that of .*rt3-seed0\.json in .*rt3-seed1\.json"):
+        command()
     file.write_text(json.dumps({**whole, "test": "of other points"}))
     with pytest.raises(
         ArgumentError, match=r"the test points of .*rt3-seed0\.json in .*rt3-seed1\.json, but got those on o"
     ):
         command()
+
+
+def test_a_directory_whose_parts_do_not_belong_together_is_told(again):
+    path, command = again
+    shutil.rmtree(path / "results")
+    group = path / "runs" / "digits" / "rt3-seed0-to-1"
+    own, swapped = group / "seed0" / "model.safetensors", group / "seed1" / "model.safetensors"
+    weights = own.read_bytes()
+    own.write_bytes(swapped.read_bytes())
+    with pytest.raises(ArgumentError, match=r"an evaluation of the weights in .*seed0, but got one of others.*--runs"):
+        command()
+    own.write_bytes(weights)
+    recipe = (group / "seed0" / "recipe.toml").read_text()
+    for changed in ("epsilon = 0.25", "epochs = 3"):
+        key = changed.partition(" ")[0]
+        lines = [changed if line.startswith(f"{key} =") else line for line in recipe.splitlines()]
+        (group / "seed0" / "recipe.toml").write_text("\n".join(lines))
+        with pytest.raises(ArgumentError, match=f"`{key}` .*--runs"):
+            command()
+        assert not (path / "results").exists()
+    (group / "seed0" / "recipe.toml").write_text(recipe)
+    for seconds, told in ((10**400, None), (nan, None), (-5, None), (3, 1.5)):
+        lines = (group / "metrics.jsonl").read_text().splitlines()
+        (group / "metrics.jsonl").write_text(
+            "\n".join([*lines, json.dumps({**json.loads(lines[0]), "seconds": seconds})])
+        )
+        assert [each["seconds"] for each in command()] == [told, told]
+        shutil.rmtree(path / "results")
+    for name in ("rt3-seed0-to-99999999999999999999", "rt3-seed5-to-3"):
+        (path / "runs" / "digits" / name).mkdir()
+    assert len(command()) == 2
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """Two tables of the same form with other points, and a command on one of them."""
+    make = np.random.default_rng(0)
+    for name, shift in (("a", 0.0), ("b", 1.0)):
+        y = make.integers(0, 3, 200)
+        x = (make.normal(size=(200, 2)) + np.eye(3)[y][:, :2] * 3 + shift).astype(np.float32)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y, x_test=x[:50], y_test=y[:50])
+    monkeypatch.chdir(tmp_path)
+
+    def command(source, out):
+        changes = {"epochs": 1, "data.source": source}
+        return reproduce(["blobs2d/rt2"], seeds=1, changes=changes, out=out, runs=tmp_path / "runs", device="cpu")
+
+    return tmp_path, command
+
+
+def test_networks_of_other_data_are_not_taken(tables, monkeypatch):
+    path, command = tables
+    (found,) = command("a.npz", path / "a")
+    with pytest.raises(ArgumentError, match=r"on the test points of this data in .*rt2-seed0, but got one of others"):
+        command("b.npz", path / "b")
+    assert not (path / "b").exists()
+    (path / "elsewhere").mkdir()
+    shutil.copy(path / "b.npz", path / "elsewhere" / "a.npz")
+    monkeypatch.chdir(path / "elsewhere")
+    with pytest.raises(ArgumentError, match=r"elsewhere/a\.npz.* in .*, but got those on source .*a\.npz"):
+        command("a.npz", path / "a")
+    monkeypatch.chdir(path)
+    assert command("a.npz", path / "a") == [found]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("epsilon", lambda tensors, texts: texts.update(epsilon="0.1")),
+        ("guarantee", lambda tensors, texts: texts.update(guarantee="rt2")),
+        ("class_names", lambda tensors, texts: texts.update(class_names=json.dumps(list("abcdefghij")))),
+        ("nested", lambda tensors, texts: texts.update(about="[" * 100_000)),
+        ("about", lambda tensors, texts: texts.update(about="[1]")),
+        ("split", lambda tensors, texts: texts.update(about=texts["about"].replace('"validation"', '"test"'))),
+        ("test", lambda tensors, texts: texts.update(about=texts["about"].replace('"test": "', '"test": "0'))),
+        ("nan", lambda tensors, texts: tensors["joint"].fill_(nan)),
+        ("ranking", lambda tensors, texts: tensors["ranking"].add_(99)),
+        ("windows", lambda tensors, texts: tensors.update(joint=tensors["joint"][:, 1:].clone())),
+        ("labels", lambda tensors, texts: tensors.update(labels=tensors["labels"][:50].clone())),
+    ],
+)
+def test_stored_answers_that_do_not_fit_are_made_anew(again, name, damage):
+    path, command = again
+    first = command()
+    shutil.rmtree(path / "results")
+    file = path / "runs" / "digits" / "rt3-seed0-to-1" / "seed0" / "answers.safetensors"
+    tensors, texts = read_tensors(file)
+    damage(tensors, texts)
+    write_tensors(file, tensors, texts)
+    assert command() == first
 
 
 def test_the_recorded_command_is_one(again):

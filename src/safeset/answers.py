@@ -26,6 +26,7 @@ from safeset.net import CertifiedNet
 from safeset.provenance import provenance, weights_digest
 from safeset.runs import Run, load
 from safeset.texts import parse_json, read_text
+from safeset.training.recipe import Recipe
 
 ESTIMATE = "estimate"  # `uniform` by the power method's constants: they prove nothing
 WAYS = (*METHODS, ESTIMATE)
@@ -90,7 +91,7 @@ class Answers:
         """What `write` wrote."""
         tensors, texts = read_tensors(path)
         try:
-            names = tuple(json.loads(texts["class_names"]))
+            names = tuple(parse_json(texts["class_names"], "the names"))
             guarantee = parse(texts["guarantee"]).bind(names)
             certificates = {
                 way: Certificate(
@@ -106,10 +107,27 @@ class Answers:
                 for way in WAYS
             }
             kept = {name: tensors[name] for name in ("labels", "stays", "all_stay")}
-            seconds, about = json.loads(texts["seconds"]), json.loads(texts["about"])
-            return Answers(certificates=certificates, seconds=seconds, about=about, **kept)
-        except (KeyError, TypeError, ValueError) as error:
+            seconds, about = (parse_json(texts[name], name) for name in ("seconds", "about"))
+            found = Answers(certificates=certificates, seconds=dict(seconds), about=dict(about), **kept)
+            found._check()
+            return found
+        except (KeyError, TypeError, ValueError, SafesetError) as error:
             raise expected(f"answers at {path}", f"something else ({error})", "Remove it.") from None
+
+    def _check(self) -> None:
+        """Complain about tensors that do not fit each other."""
+        one = self["uniform"]
+        n, k = one.ranking.shape
+        whole, real = torch.int64, torch.float64
+        wanted = {"labels": (self.labels, (n,), whole), "ranking": (one.ranking, (n, k), whole)}
+        wanted |= {"eligible": (one.eligible, (n, k), torch.bool), "stays": (self.stays, (n, k), real)}
+        wanted |= {"all_stay": (self.all_stay, (n, k), real)}
+        wanted |= {way: (self[way].windows, (n, k, k), real) for way in WAYS}
+        for name, (tensor, shape, dtype) in wanted.items():
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.isnan().any():
+                raise ValueError(f"{name} of shape {tuple(tensor.shape)}")
+        if not n or self.labels.min() < 0 or max(self.labels.max(), one.ranking.max()) >= one.classes:
+            raise ValueError("no points, or classes that are not there")
 
 
 def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = None) -> Answers:
@@ -127,24 +145,40 @@ def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = No
         if not run.model.is_file():
             raise
         stored = None  # made anew
-    if stored and stored.about.get("weights") == weights_of(run):
+    recipe = run.read_recipe()
+    if stored and stored.about.get("weights") == weights_of(run) and _fits(stored, recipe, data):
         return stored
-    net, recipe = load(run.path).to(as_device(device)), run.read_recipe()
+    net = load(run.path).to(as_device(device))
     points = run_data(recipe) if data is None else data
     made = answered(net, points.test)
-    split = "validation" if recipe.validation else "test"
-    found = replace(made, about={"data": points.name, "split": split, **made.about})
+    found = replace(made, about={"data": points.name, "split": _split(recipe), **made.about})
     with suppress(OSError):  # kept to save time: what cannot be written is made again
         found.write(path)
     return found
 
 
+def _fits(answers: Answers, recipe: Recipe, data: Dataset | None) -> bool:
+    """Whether stored answers are what the recipe asks for, and at the points of the data, where it is at hand."""
+    one, task = answers["uniform"], recipe.task
+    same = task is not None and one.class_names == task.class_names and one.epsilon == recipe.epsilon
+    same = same and one.guarantee == parse(recipe.guarantee or "").bind(one.class_names or ())
+    same = same and answers.about.get("split") == _split(recipe)
+    return same and (data is None or answers.about.get("test") == data.test.digest())
+
+
+def _split(recipe: Recipe) -> str:
+    return "validation" if recipe.validation else "test"
+
+
 def weights_of(run: Run) -> str | None:
     """The digest of a run's weights; where the model itself is not kept, as its evaluation says."""
-    if run.model.is_file():
-        return weights_digest(read_tensors(run.model)[0])
+    return weights_digest(read_tensors(run.model)[0]) if run.model.is_file() else evaluated_as(run, "weights")
+
+
+def evaluated_as(run: Run, key: str) -> str | None:
+    """A digest in a run's last evaluation, of its ``weights`` or its ``test`` points; None if there is none."""
     try:
-        return str(parse_json(read_text(run.evaluation), str(run.evaluation))["weights"])
+        return str(parse_json(read_text(run.evaluation), str(run.evaluation))[key])
     except (SafesetError, KeyError, TypeError):
         return None
 

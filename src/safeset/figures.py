@@ -11,6 +11,7 @@ from safeset.drawing.groups import FEW, groups
 from safeset.drawing.sheet import check_matplotlib
 from safeset.errors import DataNotFoundError, expected, nearest
 from safeset.files import write_whole
+from safeset.inputs import as_device
 from safeset.jobs import run_data
 from safeset.reproduce import recipe_of
 from safeset.runs import Run, load
@@ -76,6 +77,7 @@ def draw(
         if name not in known:
             raise expected(f"figures among {', '.join(known)}", repr(name), nearest(name, known))
     check_matplotlib()
+    as_device(device)
     ready = []
     for name in dict.fromkeys(names or known):
         missing = known[name].missing(runs, seed)

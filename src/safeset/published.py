@@ -3,21 +3,24 @@
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from safeset.answers import RATES, WAYS, Answers
-from safeset.errors import ArgumentError, expected
+from safeset.errors import ArgumentError, SafesetError, expected
+from safeset.guarantees import parse
 from safeset.jobs import written
 from safeset.runs import Run
 from safeset.texts import parse_json, read_text
-from safeset.training.recipe import Recipe
+from safeset.training.recipe import OWN_GROUPS, Recipe, absolute
 from safeset.training.toml import differing, stated
 
 RESULTS = Path("results/paper")
 OPEN = ("data", "guarantee", "seed", "seeds", "task")  # what a row's recipe leaves to its data and to each seed
 ANEW = "Remove it, and they are made anew."
 FITTED = ("epsilon", "model", "epochs", "batch")  # the data decides them where a recipe does not
+KINDS = {"changes": (dict,), "weights": (str, dict)}  # of results a digest, of analyses one for each row
 KEYS = ("row", "seed", "epsilon", "weights", "split", *(f"{way}.{rate}" for way in WAYS for rate in RATES))
 
 
@@ -40,7 +43,15 @@ def result_of(out: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[s
     if not path.exists():
         return None
     found = stored(path, KEYS)
-    if (found["row"], found["seed"]) != (row, seed):
+    check_result(found, path, row, seed, recipe, changes)
+    return found
+
+
+def check_result(
+    found: Mapping[str, Any], path: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[str, Any]
+) -> None:
+    """Complain about results that are not those of a row, a seed and a recipe, or that contradict themselves."""
+    if (found["row"], found["seed"]) != (row, seed) or type(found["seed"]) is not int:
         got = f"those of {found['row']}, seed {found['seed']!r}"
         raise expected(f"results of {row}, seed {seed}, at {path}", got, ANEW)
     if found.get("changes", {}) != changes:
@@ -55,16 +66,47 @@ def result_of(out: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[s
             own, got = (f"`{key}` {table.get(key, 'of the default')}" for table in (now, before))
             remedy = "Remove it, and they are made anew; or choose another --out."
             raise expected(f"results of the recipe with {own} in {path}", f"those with {got}", remedy)
+    own_data, got_data = ({**table.get("data", {}), "ranges": None} for table in (now, before))
+    own_data["source"] = absolute(recipe.data.source)
+    if own_data != got_data:
+        raise expected(f"results on the data {_brief(own_data)} in {path}", f"those on {_brief(got_data)}", ANEW)
     split = "validation" if before.get("validation") else "test"
     for key, value in (("epsilon", before.get("epsilon")), ("split", split)):
         if found[key] != value:
             raise expected(f"results with the `{key}` of their recipe, {value}, at {path}", repr(found[key]), ANEW)
-    return found
+    if before.get("seed", 0) != seed:
+        raise expected(f"results of a recipe with seed {seed} at {path}", repr(before.get("seed", 0)), ANEW)
+    _check_guarantee(found, path, recipe)
 
 
-def check_one_test_set(out: Path, results: Sequence[Mapping[str, Any]]) -> None:
-    """Complain if results of a row were not found on the same points: their mean would say nothing."""
+def _check_guarantee(found: Mapping[str, Any], path: Path, recipe: Recipe) -> None:
+    """Complain if the guarantee is not the recipe's; ``affinity:groups`` and none are for the data to decide."""
+    try:
+        before = Recipe.from_table(found["recipe"])
+        names = before.task.class_names if before.task else ()
+        own, got = (parse(text or "").bind(names) for text in (before.guarantee, found["guarantee"]))
+    except (SafesetError, TypeError) as error:
+        raise expected(f"results with a recipe and a guarantee at {path}", f"this: {error}", ANEW) from None
+    wanted = own
+    if recipe.guarantee not in (None, OWN_GROUPS):
+        with suppress(ArgumentError):  # sets may name classes by the data's identifiers, which results do not keep
+            wanted = parse(recipe.guarantee or "").bind(names)
+    for each in (own, got):
+        if each != wanted:
+            raise expected(f"results of the guarantee {wanted} in {path}", f"those of {each}", ANEW)
+
+
+def _brief(data: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in data.items() if value is not None)
+
+
+def check_alike(out: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """Complain if results of a row are not of several networks on the same points: their mean would say nothing."""
+    seen: dict[str, Mapping[str, Any]] = {}
     for each in results:
+        if seen.setdefault(each["weights"], each) is not each:
+            first, path = (file_of(out, one["row"], one["seed"]) for one in (seen[each["weights"]], each))
+            raise expected(f"results of another network than that of {first} in {path}", "the same weights", ANEW)
         if each.get("test") != results[0].get("test"):
             first, path = (file_of(out, one["row"], one["seed"]) for one in (results[0], each))
             remedy = "Remove those of the data that you no longer have, and they are made anew."
@@ -78,7 +120,10 @@ def stored(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
         found = parse_json(read_text(path), str(path))
     except ArgumentError as error:
         raise ArgumentError(f"{error} {remedy}") from None
-    lacking = [key for key in keys if not _has(found, key)] if isinstance(found, dict) else ["all"]
+    lacking = ["all"]
+    if isinstance(found, dict):
+        lacking = [key for key in keys if not _has(found, key)]
+        lacking += [key for key, kind in KINDS.items() if key in found and not isinstance(found[key], kind)]
     if not isinstance(found, dict) or lacking:
         raise expected(f"results at {path}", f"none of {', '.join(lacking)}", remedy)
     return found
@@ -92,7 +137,7 @@ def _has(table: Mapping[str, Any], key: str) -> bool:
 
 def is_number(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
     """Whether a value of a JSON file is a finite number in this range."""
-    return type(value) in (int, float) and math.isfinite(value) and least <= value <= most
+    return type(value) in (int, float) and least <= value <= most and abs(value) < math.inf
 
 
 def record(row: str, run: Run, seconds: float | None, answers: Answers, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +151,7 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
         "points": len(answers),
         "guarantee": str(answers["uniform"].guarantee),
         "seconds": None if seconds is None else round(seconds, 3),
-        **answers.about,
+        **{key: value for key, value in answers.about.items() if key not in KEYS or key in ("weights", "split")},
         "recipe": written(recipe),
         **({"changes": dict(changes)} if changes else {}),
         "command": command_of([row], changes),

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safeset.analyses import ROWS, analysed
-from safeset.answers import Answers, answers_of, weights_of
+from safeset.answers import Answers, answers_of, evaluated_as, weights_of
 from safeset.data.dataset import Dataset
 from safeset.data.sources import check_here
 from safeset.errors import ArgumentError, expected, nearest
@@ -14,7 +15,17 @@ from safeset.files import check_folder, sweep, write_json
 from safeset.inputs import as_count, as_device
 from safeset.jobs import plain
 from safeset.paper import PAPER, seeds_of
-from safeset.published import RESULTS, check_one_test_set, command_of, file_of, is_number, record, result_of, stored
+from safeset.published import (
+    RESULTS,
+    check_alike,
+    check_result,
+    command_of,
+    file_of,
+    is_number,
+    record,
+    result_of,
+    stored,
+)
 from safeset.runs import Run
 from safeset.seeds import RUNS, Group, groups, runs_of
 from safeset.training.loop import Interrupted
@@ -25,7 +36,7 @@ from safeset.training.watch import Silent, Watch
 
 
 def reproduce(
-    rows: Sequence[str] = tuple(PAPER),
+    rows: str | Sequence[str] = tuple(PAPER),
     *,
     seeds: int | None = None,
     out: Path = RESULTS,
@@ -66,7 +77,7 @@ def reproduce(
         recipe = recipe_of(row, changed)
         results = {seed: result_of(out, row, seed, recipe, changed) for seed in numbers}
         kept[row] = {seed: result for seed, result in results.items() if result is not None}
-        check_one_test_set(out, list(kept[row].values()))
+        check_alike(out, list(kept[row].values()))
         if len(kept[row]) < len(numbers):
             folder = file_of(out, row, 0).parent
             check_folder(folder, "results")
@@ -83,7 +94,7 @@ def reproduce(
                 remedy = "Remove its directory there, and it is trained again."
                 raise expected(f"a network of {row}, seed {seed}, in {runs}", "none", remedy)
         several = [done[seed] for seed in wanted[row]]
-        check_one_test_set(out, several)
+        check_alike(out, several)
         found += several
     return found
 
@@ -99,20 +110,35 @@ def _made(
 ) -> Iterator[dict[str, Any]]:
     """The results of a group's seeds: made and written, or as another process wrote them meanwhile."""
     recipe = recipe_of(row, {**changes, "seed": group.first, "seeds": group.count})
-    data, lines = _trained(group, recipe, device, watch), Run(group.path).records()
-    seconds = lines[-1]["seconds"] / group.count if lines else None
+    fitted, data = _trained(group, recipe, device, watch)
+    lines = Run(group.path).records()
+    spent: Any = lines[-1].get("seconds") if lines else None
+    seconds = spent / group.count if is_number(spent, 0, LONGEST) else None
     for seed in group.seeds:
         result, path, run = result_of(out, row, seed, recipe, changes), file_of(out, row, seed), group.run(seed)
         if result is None and run.done:
+            _check_own(run, replace(fitted, seed=seed, seeds=1), data)
             result = record(row, run, seconds, answers_of(run, device, data=data), changes)
+            check_result(result, run.path, row, seed, recipe, changes)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, result)
         if result is not None:
             yield result
 
 
-def _trained(group: Group, recipe: Recipe, device: str | None, watch: Watch | None) -> Dataset:
-    """Train a group of seeds, as far as it is not, and give the data: what is trained on, and what is evaluated on."""
+def _check_own(run: Run, recipe: Recipe, data: Dataset) -> None:
+    """Complain if a seed's own directory holds another recipe, or if its evaluation is of other weights or points."""
+    remedy = f"Choose other --runs, or remove {run.path} to train it again."
+    check_same(run, recipe, remedy)
+    for key, own in (("weights", weights_of(run)), ("test", data.test.digest())):
+        said = evaluated_as(run, key)
+        if said is not None and said != own:
+            what = {"weights": "of the weights in", "test": "on the test points of this data in"}[key]
+            raise expected(f"an evaluation {what} {run.path}", "one of others", remedy)
+
+
+def _trained(group: Group, recipe: Recipe, device: str | None, watch: Watch | None) -> tuple[Recipe, Dataset]:
+    """Train a group of seeds, as far as it is not; the fitted recipe, and the data to train and to evaluate on."""
     fitted, data = prepared(recipe, watch=watch)
     run = Run(group.path)
     check_same(run, fitted, f"Choose other --runs, or remove {run.path} to train it again.")
@@ -122,16 +148,19 @@ def _trained(group: Group, recipe: Recipe, device: str | None, watch: Watch | No
             carried_out(fitted, data, out=run.path, resume=True, device=device, watch=watch)
         except Interrupted as stopped:
             raise stopped.continued_by("the same safeset reproduce") from None
-    return data
+    return fitted, data
 
 
-def every_row(rows: Sequence[str]) -> list[str]:
+def every_row(rows: str | Sequence[str]) -> list[str]:
     """The rows that are meant, each once: a data set's name stands for its rows.
 
     >>> every_row(["cifar100/rt5", "cifar100"])
     ['cifar100/rt5', 'cifar100/standard', 'cifar100/superclass']
+    >>> every_row("tiny-imagenet")
+    ['tiny-imagenet/standard', 'tiny-imagenet/rt5']
     """
-    meant = ([f"{row}/{name}" for name in ROWS[row]] if row in ROWS else [row] for row in rows)
+    named = [rows] if isinstance(rows, str) else rows
+    meant = ([f"{row}/{name}" for name in ROWS[row]] if row in ROWS else [row] for row in named)
     return list(dict.fromkeys(row for several in meant for row in several))
 
 
@@ -158,7 +187,7 @@ def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
 
 
 def analyse(
-    rows: Sequence[str] = tuple(PAPER),
+    rows: str | Sequence[str] = tuple(PAPER),
     *,
     seeds: int | None = None,
     results: Path = RESULTS,
@@ -202,14 +231,16 @@ def analyse(
             continue
         weights, target = {row: one["weights"] for row, one in published.items()}, file_of(out, data, seed)
         kept = _analysis(target)
-        if kept.get("weights") != weights:
-            networks = _networks(data, seed, weights, runs, device)
+        about = {name: first[name] for name in ABOUT if name in first}
+        fits = {"data": data, "seed": seed, "weights": weights}
+        fits |= {name: about.get(name) for name in ("test", "split", "changes")}
+        if any(kept.get(name) != value for name, value in fits.items()):
+            networks = _networks(data, seed, published, runs, device)
             if networks is None:
                 if target.exists():
                     heard.note(f"{target} is no analysis of the networks in {results}: left out.")
                 missing.setdefault(data, []).append(seed)
                 continue
-            about = {name: first[name] for name in ABOUT if name in first}
             about["commit"] = ", ".join(dict.fromkeys(str(one.get("commit")) for one in published.values()))
             command = command_of([f"{data}/{row}" for row in weights], first.get("changes", {}))
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -232,21 +263,24 @@ def _analysis(path: Path) -> dict[str, Any]:
     shares = found.get("shares")
     tables = list(shares.values()) if isinstance(shares, dict) else [None]
     whole = all(isinstance(one, dict) and all(x is None or is_number(x) for x in one.values()) for one in tables)
-    return found if whole else {}
+    return found if whole and tables else {}
 
 
+LONGEST = 1e9  # seconds of a training that can be
 ALIKE = ("changes", "epsilon", "split", "test")
 ABOUT = ("points", "test", "split", "device", "dtype", "bound_method", "commit", "safeset", "torch", "changes")
 
 
 def _networks(
-    data: str, seed: int, weights: Mapping[str, str], runs: Path, device: str | None
+    data: str, seed: int, published: Mapping[str, Mapping[str, Any]], runs: Path, device: str | None
 ) -> dict[str, Answers] | None:
-    """The answers of the networks that have these weights; None if one is missing."""
+    """The answers of the published networks at the published points; None if one is missing."""
     networks = {}
-    for row, own in weights.items():
-        run = next((run for run in runs_of(runs, f"{data}/{row}", seed) if weights_of(run) == own), None)
-        if run is None:
+    for row, own in published.items():
+        there = runs_of(runs, f"{data}/{row}", seed)
+        run = next((run for run in there if weights_of(run) == own["weights"]), None)
+        answers = answers_of(run, device) if run else None
+        if answers is None or any(answers.about.get(name) != own.get(name) for name in ("test", "split")):
             return None
-        networks[row] = answers_of(run, device)
+        networks[row] = answers
     return networks

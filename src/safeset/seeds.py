@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from safeset.runs import Run
+from safeset.training.recipe import MOST_SEEDS
 
 RUNS = Path("runs/paper")
 
@@ -60,6 +61,8 @@ def _there(runs: Path, row: str) -> Iterator[Group]:
         found = re.fullmatch(re.escape(name) + r"-seed(\d+)(?:-to-(\d+))?", path.name)
         if found:
             group = Group(path, int(found[1]), int(found[2] or found[1]) - int(found[1]) + 1)
+            if not 1 <= group.count <= MOST_SEEDS:
+                continue
             if Run(path).recipe.exists() or any(group.run(seed).done for seed in group.seeds):
                 yield group
 

@@ -227,7 +227,7 @@ class Recipe:
         steps = max(1, len(data.train) // batch)
         return replace(
             self,
-            data=replace(self.data, source=_absolute(self.data.source), ranges=data.ranges or self.data.ranges),
+            data=replace(self.data, source=absolute(self.data.source), ranges=data.ranges or self.data.ranges),
             guarantee=str(self.bound(data)),
             epsilon=epsilon if self.epsilon is None else self.epsilon,
             model="own" if own_network else self.model or _model_for(data.input_shape),
@@ -237,7 +237,8 @@ class Recipe:
         )
 
 
-def _absolute(source: str) -> str:
+def absolute(source: str) -> str:
+    """A data set's name as it is; a path from the root."""
     return source if source in (*SOURCES, OWN_DATA) else str(Path(source).resolve())
 
 
