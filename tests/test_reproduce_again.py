@@ -115,6 +115,7 @@ def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
         ({"guarantee": "rt2"}, "results of the guarantee rt3 in .*, but got those of rt2"),
         ({"recipe": {**whole["recipe"], "guarantee": "rt2"}}, "the guarantee rt3 in .*, but got those of rt2"),
         ({"recipe": {**whole["recipe"], "guarantee": 3}}, "results with a recipe and a guarantee at"),
+        ({"guarantee": None}, "results with a recipe and a guarantee at"),
         ({"recipe": {**whole["recipe"], "seed": 3}}, "a recipe with seed 1 at .*, but got 3"),
         (
             {"recipe": {**whole["recipe"], "data": {"source": "blobs2d"}}},

@@ -151,7 +151,7 @@ def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = No
     net = load(run.path).to(as_device(device))
     points = run_data(recipe) if data is None else data
     made = answered(net, points.test)
-    found = replace(made, about={"data": points.name, "split": _split(recipe), **made.about})
+    found = replace(made, about={"data": points.name, "split": recipe.split, **made.about})
     with suppress(OSError):  # kept to save time: what cannot be written is made again
         found.write(path)
     return found
@@ -162,12 +162,8 @@ def _fits(answers: Answers, recipe: Recipe, data: Dataset | None) -> bool:
     one, task = answers["uniform"], recipe.task
     same = task is not None and one.class_names == task.class_names and one.epsilon == recipe.epsilon
     same = same and one.guarantee == parse(recipe.guarantee or "").bind(one.class_names or ())
-    same = same and answers.about.get("split") == _split(recipe)
+    same = same and answers.about.get("split") == recipe.split
     return same and (data is None or answers.about.get("test") == data.test.digest())
-
-
-def _split(recipe: Recipe) -> str:
-    return "validation" if recipe.validation else "test"
 
 
 def weights_of(run: Run) -> str | None:

@@ -92,7 +92,7 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
     rows = evaluate(net, points.test, **options)
     return {
         "data": points.name,
-        "split": "validation" if recipe.validation else "test",
+        "split": recipe.split,
         "points": len(points.test),
         "guarantee": str(options.get("guarantee") or net.guarantee),
         "rows": plain(rows),

@@ -70,28 +70,22 @@ def check_result(
     own_data["source"] = absolute(recipe.data.source)
     if own_data != got_data:
         raise expected(f"results on the data {_brief(own_data)} in {path}", f"those on {_brief(got_data)}", ANEW)
-    split = "validation" if before.get("validation") else "test"
-    for key, value in (("epsilon", before.get("epsilon")), ("split", split)):
-        if found[key] != value:
-            raise expected(f"results with the `{key}` of their recipe, {value}, at {path}", repr(found[key]), ANEW)
-    if before.get("seed", 0) != seed:
-        raise expected(f"results of a recipe with seed {seed} at {path}", repr(before.get("seed", 0)), ANEW)
-    _check_guarantee(found, path, recipe)
-
-
-def _check_guarantee(found: Mapping[str, Any], path: Path, recipe: Recipe) -> None:
-    """Complain if the guarantee is not the recipe's; ``affinity:groups`` and none are for the data to decide."""
     try:
-        before = Recipe.from_table(found["recipe"])
-        names = before.task.class_names if before.task else ()
-        own, got = (parse(text or "").bind(names) for text in (before.guarantee, found["guarantee"]))
+        fitted = Recipe.from_table(before)
+        names = fitted.task.class_names if fitted.task else ()
+        guarantees = [parse(text or "").bind(names) for text in (fitted.guarantee, found.get("guarantee"))]
     except (SafesetError, TypeError) as error:
         raise expected(f"results with a recipe and a guarantee at {path}", f"this: {error}", ANEW) from None
-    wanted = own
+    for key, value in (("epsilon", fitted.epsilon), ("split", fitted.split)):
+        if found[key] != value:
+            raise expected(f"results with the `{key}` of their recipe, {value}, at {path}", repr(found[key]), ANEW)
+    if fitted.seed != seed:
+        raise expected(f"results of a recipe with seed {seed} at {path}", repr(fitted.seed), ANEW)
+    wanted = guarantees[0]  # ``affinity:groups`` and no guarantee are for the data to decide
     if recipe.guarantee not in (None, OWN_GROUPS):
         with suppress(ArgumentError):  # sets may name classes by the data's identifiers, which results do not keep
             wanted = parse(recipe.guarantee or "").bind(names)
-    for each in (own, got):
+    for each in guarantees:
         if each != wanted:
             raise expected(f"results of the guarantee {wanted} in {path}", f"those of {each}", ANEW)
 
@@ -144,6 +138,7 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
     """The numbers of one trained network as they are published; ``changes`` are those of its recipe, if any."""
     recipe = run.read_recipe()
     return {
+        **answers.about,  # first: it cannot stand for anything below
         "row": row,
         "seed": recipe.seed,
         "epsilon": answers["uniform"].epsilon,
@@ -151,7 +146,6 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
         "points": len(answers),
         "guarantee": str(answers["uniform"].guarantee),
         "seconds": None if seconds is None else round(seconds, 3),
-        **{key: value for key, value in answers.about.items() if key not in KEYS or key in ("weights", "split")},
         "recipe": written(recipe),
         **({"changes": dict(changes)} if changes else {}),
         "command": command_of([row], changes),

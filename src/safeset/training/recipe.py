@@ -155,6 +155,11 @@ class Recipe:
         _between(0, 2**31 - 1, "seed", self.seed)
         _between(1, MOST_SEEDS, "seeds", self.seeds)
 
+    @property
+    def split(self) -> str:
+        """Which points it is evaluated on: ``validation`` or ``test``."""
+        return "validation" if self.validation else "test"
+
     # -- TOML ---------------------------------------------------------------------------------------------------------
 
     @staticmethod
