@@ -93,11 +93,15 @@ def chains(a, b, classes):
                 yield [(j1, i1), (j2, i2)]
 
 
-def answer(table, order, epsilon):
-    """(core, optional, core radius) at epsilon."""
-    starts = [a for (a, b), radius in table.items() if radius > epsilon]
-    if not starts:
+def answer(table, order, epsilon, prefer):
+    """(core, optional, core radius) at epsilon: section 2 of the mathematics."""
+    proved = [window for window, radius in table.items() if radius > epsilon]
+    if not proved:
         return set(), set(), 0.0
-    a = max(starts)
-    b = min(b for (c, b), radius in table.items() if c == a and radius > epsilon)
+    if prefer == "largest":
+        a = max(a for a, _ in proved)
+        b = min(b for c, b in proved if c == a)
+    else:
+        b = min(b for _, b in proved)
+        a = max(a for a, c in proved if c == b)
     return set(order[:a]), set(order[a:b]), table[a, b]

@@ -43,16 +43,53 @@ def test_answers_are_those_of_the_definition(data, values, epsilon):
             for a in range(certificate.windows.shape[1])
             for b in range(a, certificate.windows.shape[1])
         }
-        core, optional, radius = answer(table, order, epsilon)
-        assert set(certificate.core[point].nonzero()[:, 0].tolist()) == core
-        assert set(certificate.optional[point].nonzero()[:, 0].tolist()) == optional
-        assert certificate.core_radius[point].item() == radius
-        assert certificate.certified[point].item() == bool(core)
-        assert verified[point].item() == (labels[point].item() in core)
+        assert verified[point].item() == (labels[point].item() in answer(table, order, epsilon, "largest")[0])
         assert correct[point].item() == (labels[point].item() in order[: max(eligible_ks(kind, order))])
-        record = certificate.records()[point]
-        assert record["core"] == [c for c in order if c in core]
-        assert record["optional"] == [c for c in order if c in optional]
+        for prefer in ("smallest", "largest"):
+            view = certificate.preferring(prefer)
+            core, optional, radius = answer(table, order, epsilon, prefer)
+            assert set(view.core[point].nonzero()[:, 0].tolist()) == core
+            assert set(view.optional[point].nonzero()[:, 0].tolist()) == optional
+            assert view.core_radius[point].item() == radius
+            assert view.certified[point].item() == bool(core)
+            assert view.verified(labels)[point].item() == verified[point].item()
+            record = view.records()[point]
+            assert record["core"] == [c for c in order if c in core]
+            assert record["optional"] == [c for c in order if c in optional]
+            assert record["core_radius"] == radius
+            assert record["certified"] == bool(core)
+
+
+@given(data=st.data(), values=logits(), method=st.sampled_from(["uniform", "floating"]))
+def test_the_answers_of_a_record_are_those_at_every_epsilon(data, values, method):
+    classes = values.shape[1]
+    guarantee, _ = data.draw(guarantees(classes))
+    certificate = certify_logits(values, data.draw(matrices(classes)), 0.0, guarantee, method=method)
+    for prefer in ("smallest", "largest"):
+        for point, record in enumerate(certificate.preferring(prefer).records()):
+            before, sizes = 0.0, []
+            for each in record["answers"]:
+                assert each["radius"] > before
+                for epsilon in (before, np.nextafter(each["radius"], 0)):
+                    there = certificate[point].at(epsilon).preferring(prefer).records()[0]
+                    assert [there[key] for key in ("core", "optional", "core_radius")] == list(each.values())
+                before = each["radius"]
+                sizes.append(len(each["core"]) + len(each["optional"]))
+            assert before == record["radius"]
+            if before < math.inf:
+                assert not certificate[point].at(before).certified.any()
+            if prefer == "smallest":
+                assert sizes == sorted(sizes)  # answers only grow with ε
+
+
+def test_a_preference_is_one_of_two():
+    certificate = certify_logits([[1.0, 0.0]], torch.ones(2, 2), 0.1, "standard")
+    assert certificate.prefer == "smallest"
+    for wrong in ("small", None, 1, ["smallest"]):
+        with pytest.raises(ArgumentError, match="smallest, largest"):
+            certificate.preferring(wrong)
+        with pytest.raises(ArgumentError, match="smallest, largest"):
+            certify_logits([[1.0, 0.0]], torch.ones(2, 2), 0.1, "standard", prefer=wrong)
 
 
 def test_uniform_is_the_papers_definition():
@@ -67,8 +104,11 @@ def test_uniform_is_the_papers_definition():
         margins = [min(row[j] - row[i] - 0.1 * matrix[j, i] for j in order[:k] for i in order[k:]) for k in range(1, 5)]
         positive = [k for k, margin in enumerate(margins, start=1) if margin > 0]
         wanted = set(order[: max(positive)].tolist()) if positive else set()
-        assert set(certificate.core[point].nonzero()[:, 0].tolist()) == wanted
-        assert not certificate.optional[point].any()
+        largest = certificate[point].preferring("largest")
+        assert set(largest.core[0].nonzero()[:, 0].tolist()) == wanted
+        assert not largest.optional.any()
+        smallest = set(order[: min(positive)].tolist()) if positive else set()
+        assert set(certificate.core[point].nonzero()[:, 0].tolist()) == smallest
 
 
 class TestTheWorkedExample:
@@ -85,7 +125,10 @@ class TestTheWorkedExample:
 
     def test_at_other_radii_without_a_new_pass(self):
         small, large, beyond = (self.certificate.at(epsilon) for epsilon in (0.01, 1.0, 3.0))
-        assert small.core.tolist() == [[True, True, False]]
+        assert small.core.tolist() == [[True, False, False]]
+        assert small.core_radius.item() == pytest.approx(0.2)
+        assert small.preferring("largest").core.tolist() == [[True, True, False]]
+        assert small.preferring("largest").core_radius.item() == pytest.approx(0.05 / 0.9)
         assert large.core.tolist() == [[True, False, False]]
         assert large.optional.tolist() == [[False, True, False]]
         assert large.core_radius.item() == pytest.approx(2.5)
@@ -96,9 +139,10 @@ class TestTheWorkedExample:
 
     def test_prints_with_names(self):
         named = self.certificate.at(1.0).named(["cat", "dog", "cow"])
-        assert str(named).splitlines()[1] == "  0: {cat} [+ dog] up to 2.499"
-        assert str(self.certificate.at(9.0)).splitlines()[1] == "  0: rejected"
-        assert repr(named) == "Certificate(1 of 1 points certified, RelaxedTopK(2), epsilon=1, method='floating')"
+        assert str(named).splitlines()[1] == "  0: {cat} (may also include dog) below 2.499"
+        assert str(self.certificate.at(9.0)).splitlines()[1] == "  0: ⊥ no certificate"
+        wanted = "Certificate(1 of 1 points certified, RelaxedTopK(2), epsilon=1, method='floating', prefer='smallest')"
+        assert repr(named) == wanted
 
     def test_records(self):
         (record,) = self.certificate.at(1.0).named(["cat", "dog", "cow"]).records()
@@ -108,10 +152,24 @@ class TestTheWorkedExample:
             "optional": ["dog"],
             "radius": pytest.approx(2.5),
             "core_radius": pytest.approx(2.5),
+            "promise": "cat stays among the 2 best classes, and only cat or dog can be the best, for every change "
+            "below 2.499",
+            "answers": [
+                {"core": ["cat"], "optional": [], "radius": pytest.approx(0.2)},
+                {"core": ["cat"], "optional": ["dog"], "radius": pytest.approx(2.5)},
+            ],
             "epsilon": 1.0,
             "guarantee": "rt2",
             "method": "floating",
+            "prefer": "smallest",
         }
+
+    def test_the_promise_is_that_of_the_answer(self):
+        """Beside {cat} stands its own radius, .2, and not 2.5, to which cat stays among the two best."""
+        (record,) = self.certificate.named(["cat", "dog", "cow"]).records()
+        assert record["promise"] == "cat stays the best class for every change below 0.1999"
+        assert record["core_radius"] == pytest.approx(0.2)
+        assert record["radius"] == pytest.approx(2.5)
 
     def test_says_what_it_covers(self):
         assert "given logits" in self.certificate.covers
@@ -348,7 +406,7 @@ class TestWhatGloroGetsWrong:
     def test_the_loosest_k(self):
         values = [[9.0, 8.9, 8.8, 8.7, 8.6, 0.0]]
         certificate = certify_logits(values, torch.ones(6, 6), 0.05, "rt5", method="uniform")
-        assert certificate.core.sum().item() == 5
+        assert certificate.preferring("largest").core.sum().item() == 5
 
     def test_tiny_weights_are_not_zero(self):
         rows = torch.tensor([[1e-200, 0.0], [0.0, 1e-200]], dtype=torch.float64)

@@ -5,8 +5,23 @@ import sys
 import pytest
 import torch
 
-from safeset import Affinity, ArgumentError, HeadConstants, certify_logits
-from safeset.evaluation import Metrics, accuracy, core_size, rejection_rate, set_size, vra, vra_curve
+from safeset import Affinity, ArgumentError, HeadConstants, RelaxedTopK, Standard, TopK, certify_logits
+from safeset.data.dataset import Split
+from safeset.evaluation import (
+    Metrics,
+    accuracy,
+    core_size,
+    evaluate,
+    rejection_rate,
+    remarks,
+    set_size,
+    smallest_core_size,
+    smallest_set_size,
+    smallest_share,
+    top1,
+    vra,
+    vra_curve,
+)
 
 
 def batch(seed, points=40, guarantee="rt3", method=None):
@@ -21,7 +36,8 @@ def test_by_hand():
     # Constants 1, ε = .5: the first is top-1 robust, the second only as {0, 1}, the third not at all.
     logits = [[2.0, 1.0, 0.0, -1.0], [2.0, 1.9, 0.0, -1.0], [2.0, 1.9, 1.8, 1.7]]
     certificate = certify_logits(logits, torch.ones(4, 4), 0.5, "rt2", method="uniform")
-    assert certificate.core.sum(dim=1).tolist() == [2, 2, 0]
+    assert certificate.preferring("largest").core.sum(dim=1).tolist() == [2, 2, 0]
+    assert certificate.core.sum(dim=1).tolist() == [1, 2, 0]
     labels = torch.tensor([1, 1, 1])
     assert vra(certificate, labels) == 2 / 3
     assert rejection_rate(certificate) == rejection_rate(certificate, labels) == pytest.approx(1 / 3)
@@ -29,6 +45,10 @@ def test_by_hand():
     assert vra(certificate, torch.tensor([2, 0, 0])) == 1 / 3
     assert accuracy(certificate, torch.tensor([2, 0, 0])) == 2 / 3
     assert core_size(certificate) == set_size(certificate) == 2.0
+    assert smallest_core_size(certificate) == smallest_set_size(certificate) == 1.5
+    assert smallest_share(certificate, labels) == 1 / 3
+    assert top1(certificate, labels) == 0
+    assert top1(certificate, torch.tensor([0, 0, 1])) == 2 / 3
     floating = certify_logits(logits, torch.ones(4, 4), 1.5, "rt2", method="floating")
     assert (core_size(floating), set_size(floating)) == (1.5, 2.0)
 
@@ -58,7 +78,7 @@ def test_batches_add_up_exactly():
     points = sum(len(labels) for _, labels in parts)
     verified = sum(int(certificate.verified(labels).sum()) for certificate, labels in parts)
     certified = sum(int(certificate.certified.sum()) for certificate, _ in parts)
-    cores = sum(int(certificate.core.sum()) for certificate, _ in parts)
+    cores = sum(int(certificate.preferring("largest").core.sum()) for certificate, _ in parts)
     assert got["points"] == points == 51
     assert got["vra"] == verified / points
     assert got["rejection_rate"] == (points - certified) / points
@@ -76,8 +96,50 @@ def test_functions_agree_with_the_accumulator():
     assert got["vra"] == vra(certificate, labels)
     assert got["rejection_rate"] == rejection_rate(certificate)
     assert got["accuracy"] == accuracy(certificate, labels)
-    assert got["core_size"] == core_size(certificate)
-    assert got["set_size"] == set_size(certificate)
+    assert got["top1"] == top1(certificate, labels)
+    assert got["smallest_share"] == smallest_share(certificate, labels)
+    assert got["core_size"] == core_size(certificate) > got["smallest_core_size"] == smallest_core_size(certificate)
+    assert got["set_size"] == set_size(certificate) > got["smallest_set_size"] == smallest_set_size(certificate)
+
+
+def test_the_smallest_answers_by_a_slow_reference():
+    certificate, labels = batch(4, points=60)
+    held = sizes = cores = 0
+    for record, label in zip(certificate.records(), labels.tolist(), strict=True):
+        held += label in record["core"]
+        cores += len(record["core"])
+        sizes += len(record["core"]) + len(record["optional"])
+    certified = int(certificate.certified.sum())
+    got = Metrics().update(certificate.preferring("largest"), labels).compute()
+    assert got["smallest_share"] == held / 60
+    assert got["smallest_core_size"] == cores / certified
+    assert got["smallest_set_size"] == sizes / certified
+
+
+def test_the_baseline_is_the_best_answer_that_never_changes(net):
+    x = torch.rand(10, 2, 4, 4)
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 0])
+    for guarantee, wanted in (("standard", 0.5), ("rt2", 0.8), ("top2", 0.8), (Affinity([[1, 2], [0]]), 0.5)):
+        rows = evaluate(net, Split(x, labels), guarantee=guarantee, methods=["uniform"])
+        assert rows[0]["baseline"] == wanted
+
+
+def row(**numbers):
+    usual = {"method": "joint", "epsilon": 0.1, "vra": 0.8, "baseline": 0.3, "core_size": 1.5, "top1": 0.7}
+    return usual | {"smallest_core_size": 1.2, "smallest_share": 0.75} | numbers
+
+
+def test_remarks_name_answers_that_say_little():
+    relaxed = RelaxedTopK(3)
+    assert remarks([row()], relaxed, 6) == []
+    (hardly,) = remarks([row(vra=0.31)], relaxed, 6)
+    assert "VRA 0.310 (joint at ε = 0.1) hardly beats 0.300" in hardly
+    (large,) = remarks([row(core_size=2.99, top1=0.44), row(core_size=2.8, vra=0.5)], relaxed, 6)
+    assert "2.99 of at most 3 classes" in large
+    assert "Top-1 accuracy is 0.440" in large
+    assert remarks([row(core_size=None)], relaxed, 6) == []
+    assert remarks([row(core_size=3.0)], TopK(3), 6) == []  # has that size by definition
+    assert remarks([row(core_size=1.0)], Standard(), 6) == []
 
 
 def test_nothing_certified_has_no_size():

@@ -172,7 +172,11 @@ def test_names_come_along():
     arguments = {"input_shape": (2,), "epsilon": 0.1, "class_names": ["cat", "dog", "cow"]}
     net = CertifiedNet(network, guarantee=pairs, **arguments)
     assert net.certify(torch.zeros(1, 2)).class_names == ("cat", "dog", "cow")
-    assert net.certify(torch.tensor([[1.0, 0.0]])).records()[0]["core"] == ["cat", "dog"]
+    x = torch.tensor([[1.0, 0.0]])
+    assert net.certify(x, prefer="largest").records()[0]["core"] == ["cat", "dog"]
+    assert net.certify(x, epsilon=0.0).records()[0]["core"] == ["cat"]
+    assert net.predict_set(x, prefer="largest")[1].tolist() == [[True, True, False]]
+    assert net.predict_set(x, epsilon=0.0)[1].tolist() == [[True, False, False]]
 
 
 def test_a_layer_that_comes_twice_counts_twice():

@@ -16,7 +16,7 @@ from safeset.certify import certify_logits
 from safeset.constants import HeadConstants
 from safeset.data.dataset import Dataset, Split
 from safeset.errors import SafesetError, expected
-from safeset.evaluation import POINTS_AT_ONCE, Metrics
+from safeset.evaluation import POINTS_AT_ONCE, SHARES, SIZES, Metrics
 from safeset.files import read_tensors, write_tensors
 from safeset.guarantees import parse
 from safeset.inputs import as_device
@@ -41,7 +41,7 @@ class Answers:
 
     Attributes:
         labels: (n,) true classes.
-        certificates: by each of `WAYS`.
+        certificates: by each of `WAYS`, with the largest answers, which the paper's tables and texts count.
         stays: (n, K) the radius below which the label stays among the k best, k = 1..K: what Jia et al. certify.
         all_stay: (n, K) the radius below which each of the k best classes stays among the k best.
         seconds: to certify a point by each of `METHODS`, in batches.
@@ -62,15 +62,16 @@ class Answers:
         return len(self.labels)
 
     def rates(self, way: str) -> dict[str, float]:
-        """VRA, rejection rate and clean accuracy, as the paper's table has them, and the VRA of its appendix.
+        """The metrics of `safeset.evaluation`, and the VRA of the paper's appendix.
 
         ``vra_top1`` counts points that are certified and whose best class is the label; ``vra`` those whose label is
-        in the core.
+        in the core. ``rejection`` is ``rejection_rate`` by the name that published results have.
         """
         certificate = self[way]
         numbers = Metrics().update(certificate, self.labels).compute()
         best = certificate.certified & (certificate.ranking[:, 0] == self.labels)
-        return {**{name: numbers[rate] for name, rate in RATES.items()}, "vra_top1": int(best.sum()) / len(self)}
+        named = {**{name: numbers[rate] for name, rate in RATES.items()}, "vra_top1": int(best.sum()) / len(self)}
+        return named | {name: numbers[name] for name in (*SHARES, *SIZES)}
 
     def write(self, path: Path) -> None:
         """Write it as a safetensors file."""
@@ -103,6 +104,7 @@ class Answers:
                     guarantee=guarantee,
                     method="uniform" if way == ESTIMATE else way,
                     class_names=names,
+                    prefer="largest",
                 )
                 for way in WAYS
             }
@@ -212,7 +214,7 @@ def answered(net: CertifiedNet, test: Split) -> Answers:
         all_stay.append(torch.where(below, ours, torch.inf).amin(dim=2).cpu())
     return Answers(
         labels=test.y.cpu(),
-        certificates={way: _joined(parts) for way, parts in found.items()},
+        certificates={way: _joined(parts).preferring("largest") for way, parts in found.items()},
         stays=torch.cat(stays),
         all_stay=torch.cat(all_stay),
         seconds={method: total / len(test) for method, total in seconds.items()},

@@ -199,10 +199,15 @@ class Auditor:
         }
 
     def promises(self, certificate: Certificate) -> Promises:
-        """What a certificate promises: the window of each answer at ε, and every window, almost at its radius."""
-        core = certificate.core.sum(dim=1)
-        answer = certificate.certified.nonzero()[:, 0]
-        start, end = core[answer], core[answer] + certificate.optional.sum(dim=1)[answer]
+        """What a certificate promises: the windows of both answers at ε, and every window, almost at its radius."""
+        large, small = (certificate.preferring(which) for which in ("largest", "smallest"))
+        (first, last), (least_first, least_last) = (
+            (each.core.sum(dim=1), each.whole.sum(dim=1)) for each in (large, small)
+        )
+        other = certificate.certified & ((first != least_first) | (last != least_last))
+        answer = torch.cat([certificate.certified.nonzero()[:, 0], other.nonzero()[:, 0]])
+        start = torch.cat([first[certificate.certified], least_first[other]])
+        end = torch.cat([last[certificate.certified], least_last[other]])
         point, row, column = (certificate.windows > 0).nonzero(as_tuple=True)
         place = torch.cat([answer, point])
         first, last = torch.cat([start, row + 1]), torch.cat([end, column + 1])

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from safeset.promises import shown_epsilon
 from safeset.training.recipe import Recipe
 
 
@@ -16,12 +17,14 @@ def card(recipe: Recipe, evaluation: dict[str, Any], records: list[dict[str, Any
     """
     task = recipe.task
     assert task is not None
+    assert recipe.epsilon is not None
     shape = " × ".join(map(str, task.input_shape))
     names = ", ".join(task.class_names[:20]) + (", …" if len(task.class_names) > 20 else "")
     seconds = f" in {records[-1]['seconds']:.0f} s" if records else ""
     rows = [
-        f"| {row['method']} | {row['epsilon']:.4g} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
-        f"{row['accuracy']:.3f} | {_size(row['core_size'])} | {_size(row['set_size'])} |"
+        f"| {row['method']} | {shown_epsilon(row['epsilon'])} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
+        f"{row['accuracy']:.3f} | {row['top1']:.3f} | {_size(row['core_size'])} | {_size(row['set_size'])} | "
+        f"{row['smallest_share']:.3f} | {_size(row['smallest_core_size'])} | {_size(row['smallest_set_size'])} |"
         for row in evaluation["rows"]
     ]
     return "\n".join(
@@ -34,16 +37,22 @@ def card(recipe: Recipe, evaluation: dict[str, Any], records: list[dict[str, Any
             f"- Input: {shape}; ε is in {task.units}.",
             f"- Classes ({len(task.class_names)}): {names}.",
             f"- Network: {recipe.model}, {recipe.epochs} epochs{seconds}, seed {recipe.seed}; see `recipe.toml`.",
-            f"- Guarantee: {_short(evaluation['guarantee'])}, trained for ε = {recipe.epsilon:.4g}.",
+            f"- Guarantee: {_short(evaluation['guarantee'])}, trained for ε = {shown_epsilon(recipe.epsilon)}.",
             "",
             f"On {evaluation['points']:,} {evaluation['split']} points, by proved bounds, in float64:",
             "",
-            "| method | ε | VRA | rejected | accuracy | core | core and optional |",
-            "|---|---|---|---|---|---|---|",
+            "| method | ε | VRA | rejected | accuracy | top-1 | core | answer "
+            "| smallest: label in core | core | answer |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",
-            "VRA: certified with the true label in the core. A certificate says that no perturbation of L2 norm ≤ ε",
-            "makes a class outside the answer outrank its core; it says nothing about larger or other perturbations.",
+            "VRA: certified with the true label in the core of the largest answer, whose mean sizes follow; then the",
+            "same of the smallest answer, which `safeset certify` shows. The same answer at every point would hold at",
+            f"most {evaluation['rows'][0]['baseline']:.3f} of the labels.",
+            "",
+            "A certificate says that no perturbation of L2 norm ≤ ε makes a class outside the answer outrank its core;",
+            "it says nothing about larger or other perturbations.",
+            *(f"\n**Note.** {remark}" for remark in evaluation["remarks"]),
             "",
         ]
     )

@@ -1,9 +1,7 @@
 """Certificates: what is promised at each point, and how a label scores against it."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_FLOOR, Context
 from functools import cached_property
 from numbers import Integral
 from typing import Any
@@ -15,6 +13,7 @@ from torch import Tensor
 from safeset.errors import expected
 from safeset.guarantees import Guarantee
 from safeset.inputs import as_tensor, check_epsilon, check_names
+from safeset.promises import Answer, answers, check_preference, promise, shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -22,11 +21,15 @@ class Certificate:
     """Certified prediction sets of a batch of points.
 
     At each certified point there are two numbers a ≤ b such that at every x' with ‖x' − x‖₂ ≤ ε some k in a..b has
-    F^k(x') = F^k(x), each such k being one that the guarantee allows. `core` is F^a(x), `optional` is F^b(x) ∖ F^a(x),
-    with the largest a that is proved and the smallest b for it. Hence, whatever happens in the ball:
+    F^k(x') = F^k(x), each such k being one that the guarantee allows. `core` is F^a(x), `optional` is F^b(x) ∖ F^a(x).
+    Hence, whatever happens in the ball:
 
     - every class of the core stays among the b best classes, and
     - no class outside core and optional ever enters the a best: none outranks the whole core.
+
+    Where several such pairs are proved, the *smallest* answer has the least b, and for it the largest a; the *largest*
+    answer has the largest a, and for it the least b. `prefer` says which of them is shown; `verified` always counts the
+    core of the largest, as the paper's VRA does.
 
     The promise is about the network's best classes at x', not about the certificate that x' itself would get.
 
@@ -41,6 +44,7 @@ class Certificate:
         epsilon: radius of the ball, in the units of the network's input.
         guarantee: what is certified.
         method: ``uniform``, ``floating`` or ``joint``.
+        prefer: which answer is shown, ``smallest`` or ``largest``.
         covers: what the proof is about, in words.
         layers: the proved bound of each layer and its method, where a network was certified.
         class_names: names of the classes, for printing and records.
@@ -56,6 +60,10 @@ class Certificate:
     covers: str = "the function with the given logits and Lipschitz constants"
     class_names: tuple[str, ...] | None = None
     layers: tuple[Any, ...] = ()
+    prefer: str = "smallest"
+
+    def __post_init__(self) -> None:
+        check_preference(self.prefer)
 
     # -- radii --------------------------------------------------------------------------------------------------------
 
@@ -110,10 +118,14 @@ class Certificate:
         """The certificate at another ε, without a new forward pass."""
         return replace(self, epsilon=check_epsilon(epsilon))
 
+    def preferring(self, prefer: str) -> "Certificate":
+        """The same certificate with the other view of it: ``smallest`` or ``largest`` answers."""
+        return replace(self, prefer=prefer)
+
     # -- labels -------------------------------------------------------------------------------------------------------
 
     def verified_radius(self, labels: Tensor) -> Tensor:
-        """(batch,): the label is in the core for every ε below it; 0 if for none.
+        """(batch,): the label is in the core of the largest answer for every ε below it; 0 if for none.
 
         Args:
             labels: (batch,) true classes.
@@ -122,7 +134,7 @@ class Certificate:
         return torch.where(matches, self.radii, 0.0).amax(dim=1)
 
     def verified(self, labels: Tensor) -> Tensor:
-        """(batch,) booleans: certified, and the label is in the core. Their share is the VRA."""
+        """(batch,) booleans: certified, and the label is in the core of the largest answer. Their share is the VRA."""
         return self.verified_radius(labels) > self.epsilon
 
     def correct(self, labels: Tensor) -> Tensor:
@@ -174,39 +186,55 @@ class Certificate:
     def records(self) -> list[dict[str, Any]]:
         """One dictionary of plain values for each point; classes as names if there are names, best first.
 
-        ``radius`` is that of the guarantee, ``core_radius`` that of the promise about core and optional; either may be
-        ``math.inf``, where no perturbation can break it.
+        ``radius`` is that of the guarantee, ``core_radius`` that of the promise about core and optional, which
+        ``promise`` says in words. ``answers`` are the answers as ε grows from 0, each with the radius up to which it is
+        the answer. A radius may be ``math.inf``, where no perturbation can break it.
         """
         names: Sequence[Any] = self.class_names or range(self.classes)
-        start, end = (place.tolist() for place in self._window)
-        rows = zip(self.ranking.tolist(), start, end, self.radius.tolist(), self.core_radius.tolist(), strict=True)
         return [
-            {
-                "certified": a >= 0,
-                "core": [names[index] for index in best[: a + 1]] if a >= 0 else [],
-                "optional": [names[index] for index in best[a + 1 : b + 1]] if a >= 0 else [],
-                "radius": radius,
-                "core_radius": core_radius,
-                "epsilon": self.epsilon,
-                "guarantee": str(self.guarantee),
-                "method": self.method,
-            }
-            for best, a, b, radius, core_radius in rows
+            self._record([names[index] for index in best if index >= 0], windows, radius)
+            for best, windows, radius in zip(
+                self.ranking.tolist(), self.windows.tolist(), self.radius.tolist(), strict=True
+            )
         ]
+
+    def _record(self, best: list[Any], windows: list[list[float]], radius: float) -> dict[str, Any]:
+        """The record of a point with these best classes."""
+        ladder = answers(windows, self.prefer)
+        a, b, limit = next((each for each in ladder if each.radius > self.epsilon), Answer(-1, -1, 0.0))
+        core, optional = best[: a + 1], best[a + 1 : b + 1]
+        return {
+            "certified": bool(core),
+            "core": core,
+            "optional": optional,
+            "radius": radius,
+            "core_radius": limit,
+            "promise": promise(core, optional, limit) if core else "no certificate",
+            "answers": [
+                {"core": best[: each.start + 1], "optional": best[each.start + 1 : each.end + 1], "radius": each.radius}
+                for each in ladder
+            ],
+            "epsilon": self.epsilon,
+            "guarantee": str(self.guarantee),
+            "method": self.method,
+            "prefer": self.prefer,
+        }
 
     def __repr__(self) -> str:
         return (
             f"Certificate({int(self.certified.sum())} of {len(self)} points certified, {self.guarantee!r}, "
-            f"epsilon={self.epsilon:g}, method={self.method!r})"
+            f"epsilon={self.epsilon:g}, method={self.method!r}, prefer={self.prefer!r})"
         )
 
     def __str__(self) -> str:
         lines = [repr(self)]
         for place, record in enumerate(self[:20].records()):
-            answer = "rejected"
+            answer = "⊥ no certificate"
             if record["certified"]:
-                optional = f" [+ {', '.join(map(str, record['optional']))}]" if record["optional"] else ""
-                answer = f"{{{', '.join(map(str, record['core']))}}}{optional} up to {shown(record['core_radius'])}"
+                optional = (
+                    f" (may also include {', '.join(map(str, record['optional']))})" if record["optional"] else ""
+                )
+                answer = f"{{{', '.join(map(str, record['core']))}}}{optional} below {shown(record['core_radius'])}"
             lines.append(f"  {place}: {answer}")
         return "\n".join([*lines, f"  … {len(self) - 20} more"] if len(self) > 20 else lines)
 
@@ -215,11 +243,12 @@ class Certificate:
     @cached_property
     def _window(self) -> tuple[Tensor, Tensor]:
         """(batch,) places a and b of the answer, counted from 0; −1 where rejected."""
-        proved = self.windows > self.epsilon  # (batch, K, K)
-        places = torch.arange(proved.shape[1], device=proved.device)
-        start = torch.where(proved.any(dim=2), places, -1).amax(dim=1)
-        row = proved[torch.arange(len(proved), device=proved.device), start.clamp(min=0)]
-        return start, torch.where(start >= 0, row.long().argmax(dim=1), -1)
+        proved = self.windows > self.epsilon  # (batch, a, b)
+        if self.prefer == "smallest":
+            end = _first(proved.any(dim=1))
+            return _last(_picked(proved.mT, end)), end
+        start = _last(proved.any(dim=2))
+        return start, _first(_picked(proved, start))
 
     def _members(self, last: Tensor) -> Tensor:
         """The classes of ranks up to ``last`` as booleans: (batch,) → (batch, classes)."""
@@ -239,12 +268,16 @@ class Certificate:
         return labels
 
 
-def shown(radius: float | None) -> str:
-    """A radius in four digits, rounded down: what is printed is proved too. None is ∞.
+def _first(flags: Tensor) -> Tensor:
+    """The place of the first True of each row, −1 where there is none: (batch, K) → (batch,)."""
+    return torch.where(flags.any(dim=1), flags.long().argmax(dim=1), -1)
 
-    >>> shown(2.4999999999), shown(0.42186), shown(math.inf)
-    ('2.499', '0.4218', '∞')
-    """
-    if radius is None or radius == math.inf:
-        return "∞"
-    return f"{Context(prec=4, rounding=ROUND_FLOOR).create_decimal(radius):g}"
+
+def _last(flags: Tensor) -> Tensor:
+    """The place of the last True of each row, −1 where there is none: (batch, K) → (batch,)."""
+    return torch.where(flags, torch.arange(flags.shape[1], device=flags.device), -1).amax(dim=1)
+
+
+def _picked(flags: Tensor, row: Tensor) -> Tensor:
+    """One row of each table: (batch, K, K) and (batch,) → (batch, K); a table without any True has none to pick."""
+    return flags[torch.arange(len(flags), device=flags.device), row.clamp(min=0)]

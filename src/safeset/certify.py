@@ -26,6 +26,7 @@ def certify_logits(
     method: str | None = None,
     error: Error = None,
     class_names: Sequence[str] | None = None,
+    prefer: str = "smallest",
 ) -> Certificate:
     """Certified prediction sets from logits and Lipschitz constants, wherever they come from.
 
@@ -40,6 +41,7 @@ def certify_logits(
         error: rounding error of each computed f_j − f_i at radius ε: a number or tensor e₀, or (e₀, slope) for
             e₀ + slope·ε; tensors are (batch,), or broadcast to (batch, classes, classes). By default 0.
         class_names: for printing and records, and for affinity sets of names.
+        prefer: which certified answer is shown, ``"smallest"`` or ``"largest"``.
 
     Returns:
         A `Certificate` in float64, on the device of the logits.
@@ -50,14 +52,14 @@ def certify_logits(
 
     >>> certificate = certify_logits(torch.tensor([[2.0, 1.9, 0.0]]), torch.ones(3, 3), 0.5, "rt2")
     >>> print(certificate)
-    Certificate(1 of 1 points certified, RelaxedTopK(2), epsilon=0.5, method='floating')
-      0: {0, 1} up to 1.899
+    Certificate(1 of 1 points certified, RelaxedTopK(2), epsilon=0.5, method='floating', prefer='smallest')
+      0: {0, 1} below 1.899
     """
     raw = check_logits(logits)
     constants = as_constants(lipschitz).checked(raw.shape[1], raw.device)
-    return certificate(
-        raw, constants, epsilon, guarantee, method=method, error=check_error(error, raw), class_names=class_names
-    )
+    error = check_error(error, raw)
+    found = certificate(raw, constants, epsilon, guarantee, method=method, error=error, class_names=class_names)
+    return found.preferring(prefer)
 
 
 def certificate(

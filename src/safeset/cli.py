@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from safeset import __version__, console
+from safeset import __version__, console, console_answers
 from safeset.cli_checks import audit, figures, reproduce
 from safeset.cli_data import data_app
 from safeset.cli_options import Changes, Device, GuaranteeText, RunPath, changes
@@ -98,7 +98,7 @@ def train(
     task = Run(path).read_recipe().task
     assert task is not None  # it has been fitted
     try:
-        console.evaluation(json.loads(Run(path).evaluation.read_text()), task.units)
+        console_answers.evaluation(json.loads(Run(path).evaluation.read_text()), task.units)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         remedy = "safeset evaluate writes it anew."
         raise expected(f"an evaluation in {Run(path).evaluation}", "something else", remedy) from None
@@ -116,7 +116,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="JSON file. Default: evaluation.json in the run.")] = None,
     device: Device = None,
 ) -> None:
-    """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, sizes."""
+    """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, top-1, sizes."""
     from safeset.files import write_json
     from safeset.jobs import evaluate_run
     from safeset.runs import Run
@@ -141,7 +141,7 @@ def evaluate(
     try:
         write_json(target, result)
     finally:  # neither a full disk nor a closed pipe loses all
-        console.evaluation(result, units)
+        console_answers.evaluation(result, units)
     console.out.print(f"\nWritten to {target}.")
 
 
@@ -152,22 +152,33 @@ def certify(
     epsilon: Annotated[float | None, typer.Option(help="L2 radius in input units. Default: the run's own.")] = None,
     method: Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")] = None,
     guarantee: GuaranteeText = None,
+    prefer: Annotated[str, typer.Option(help="The smallest or the largest certified answer.")] = "smallest",
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each point, one in a line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
     device: Device = None,
 ) -> None:
-    """Certify images or rows: the core, what may join it, and up to which radius each core holds."""
+    """Certify images or rows: the answer, what it may also include, and what holds up to which change."""
     if as_json and as_csv:
         raise expected("one of --json and --csv", "both")
     if sys.stdout is None:
         raise expected("standard output for the answers", "none: it is closed")
     from safeset.jobs import certify_files
+    from safeset.promises import check_preference
     from safeset.workers import joined
+
+    check_preference(prefer)
 
     stdin = sys.stdin.buffer if sys.stdin else None
     with joined(device) as workers:
         records = certify_files(
-            run, files, epsilon=epsilon, method=method, guarantee=guarantee, device=device, stdin=stdin
+            run,
+            files,
+            epsilon=epsilon,
+            method=method,
+            guarantee=guarantee,
+            prefer=prefer,
+            device=device,
+            stdin=stdin,
         )
         records = console.waited(records, "proving the network's bounds")
         bad = _print_certificates(records, as_json=as_json, as_csv=as_csv, header=workers.first)
@@ -180,13 +191,16 @@ def _print_certificates(records: Iterator[dict[str, Any]], *, as_json: bool, as_
     """Print certificates as they come, or all in a table; how many points could not be read."""
     bad = 0
     if as_csv and header:
-        console.line(console.row(console.COLUMNS))
+        console.line(console_answers.row(console_answers.COLUMNS))
     if as_json or as_csv:
         for record in records:
             bad += "problem" in record
-            console.line(console.row(console.cells(record)) if as_csv else json.dumps(record, ensure_ascii=False))
+            text = (
+                console_answers.row(console_answers.cells(record)) if as_csv else json.dumps(record, ensure_ascii=False)
+            )
+            console.line(text)
     elif found := list(records):
-        bad = console.certificates(found)
+        bad = console_answers.certificates(found)
     return bad
 
 

@@ -1,7 +1,5 @@
 """What the command line shows: tables, progress bars, plain lines where there is no terminal."""
 
-import csv
-import io
 import os
 import signal
 import sys
@@ -105,32 +103,6 @@ def table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: in
     _Plain(width=max(terminal, needed)).print(shown)
 
 
-def rates(row: dict[str, Any]) -> list[str]:
-    """The metrics of a row of an evaluation, as texts."""
-    sizes = [f"{row[name]:.2f}" if row[name] is not None else "–" for name in ("core_size", "set_size")]
-    spread = {name: f" ± {value:.3f}" for name, value in row.get("std", {}).items()}
-    return [*(f"{row[name]:.3f}{spread.get(name, '')}" for name in ("vra", "rejection_rate", "accuracy")), *sizes]
-
-
-RATES = ["VRA", "rejected", "accuracy", "core", "core + optional"]
-
-
-def evaluation(result: dict[str, Any], units: str) -> None:
-    """Print the rows of an evaluation; by class where it has them."""
-    rows = result["rows"]
-    about = f"{result['guarantee']}" if len(result["guarantee"]) < 60 else "affinity"
-    title = f"{result['data']}, {about}: {result['points']:,} {result['split']} points, proved bounds, ε in {units}"
-    if "seeds" in result:
-        title += f", means of {len(result['seeds'])} seeds"
-    body = [[row["method"], f"{row['epsilon']:.4g}", *rates(row)] for row in rows]
-    table(title, ["method", "ε", *RATES], body, texts=1)
-    for row in rows:
-        if "classes" in row:
-            body = [[name, f"{part['points']:,}", *rates(part)] for name, part in row["classes"].items()]
-            out.print()
-            table(f"{row['method']}, ε = {row['epsilon']:.4g}, by class", ["class", "points", *RATES], body)
-
-
 def progress(items: Iterable[Any], count: int, what: str = "") -> Iterator[Any]:
     """The same items, with a bar on a terminal."""
     if not _bars():
@@ -225,59 +197,6 @@ def _span(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-
-
-def certificates(records: list[dict[str, Any]]) -> int:
-    """Print certificates as a table; how many points could not be read."""
-    from safeset.certificates import shown  # after torch, which others have imported by now
-
-    rows, bad = [], 0
-    for record in records:
-        if "problem" in record:
-            bad += 1
-            rows.append([record["name"], "not read", "", ""])
-            err.print(f"{record['name']}: {record['problem']}", style="yellow")
-            continue
-        holds = ", ".join(f"{{{_names(each['core'])}}} < {shown(each['radius'])}" for each in record["cores"])
-        core = f"{{{_names(record['core'])}}}" if record["certified"] else "⊥ (rejected)"
-        rows.append([record["name"], core, _names(record["optional"]), holds or "–"])
-    table("", ["point", "core", "may join", "holds for ε"], rows, texts=4)
-    return bad
-
-
-COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "best", "radii", "epsilon", "guarantee"]
-COLUMNS += ["method", "problem"]
-
-
-def row(cells: list[Any]) -> str:
-    """A line of CSV.
-
-    >>> row(["a,b", 0.5])
-    '"a,b",0.5'
-    """
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(cells)
-    return text.getvalue()
-
-
-def cells(record: dict[str, Any]) -> list[Any]:
-    """A record of a certificate as cells of a CSV row; lists are joined by |, an infinite radius is inf.
-
-    ``best`` are the best classes, and ``radii`` the radius up to which each of their first ones is a core.
-    """
-    cores = record.get("cores", [])
-    row = {**record, "best": cores[-1]["core"] if cores else [], "radii": [each["radius"] for each in cores]}
-
-    def cell(value: Any) -> Any:
-        if isinstance(value, list):
-            return "|".join(str(cell(each)) for each in value)
-        return "inf" if value is None else value
-
-    return [cell(row.get(name, "")) for name in COLUMNS]
-
-
-def _names(classes: list[str]) -> str:
-    return ", ".join(map(str, classes))
 
 
 def warning(

@@ -4,6 +4,8 @@ import math
 from typing import Any
 
 from safeset.console import out, table
+from safeset.console_answers import short
+from safeset.promises import shown_epsilon
 
 CONFIRMED = {True: "yes", False: "no", None: "–"}
 
@@ -19,10 +21,10 @@ def show(result: dict[str, Any]) -> None:
     out.print()
     table("Bounds, proved anew by other means", ["layer", "type", "by", "", "bound", "above"], rows, texts=4)
     attack = result["attack"]
-    about = result["guarantee"] if len(result["guarantee"]) < 60 else "affinity"
+    about = short(result["guarantee"])
     points = f"{attack['points']:,} of {attack['certified']:,} points with a certified radius"
     windows = f"{attack['windows']:,} of {attack['of_windows']:,} windows, {attack['steps']:,} gradients"
-    out.print(f"\nAttack on {about}, ε = {result['epsilon']:.4g}: {points}, {windows}", style="bold")
+    out.print(f"\nAttack on {about}, ε = {shown_epsilon(result['epsilon'])}: {points}, {windows}", style="bold")
     _histogram(result["tightness"])
     rows = [
         [f"{row['factor']:g}", f"{row['windows']:,}", f"{row['broken']:,}", CONFIRMED[row["confirmed"]]]

@@ -1,16 +1,21 @@
-"""The metrics of the paper, as functions of certificates and labels, and an accumulator that sums them exactly.
+"""The metrics of the paper and of answers, as functions of certificates and labels, and an exact accumulator of them.
 
-=================  ==================================================================================================
-vra                share of points that are certified with the true label in the core: VRA, RTK VRA or affinity VRA,
-                   by the guarantee; with the method ``uniform`` exactly the paper's
-rejection_rate     share of points that are not certified
-accuracy           clean accuracy of the guarantee: top-1, top-k, or affinity accuracy
-core_size          mean number of classes in the core of certified points
-set_size           mean number of classes in core and optional of certified points
-=================  ==================================================================================================
+===================  ================================================================================================
+vra                  share of points that are certified with the true label in the core of the largest answer: VRA, RTK
+                     VRA or affinity VRA, by the guarantee; with the method ``uniform`` exactly the paper's
+rejection_rate       share of points that are not certified
+accuracy             clean accuracy of the guarantee: top-1, top-k, or affinity accuracy
+top1                 share of points whose best class is the label
+core_size            mean number of classes in the core of certified points, largest answers
+set_size             mean number of classes in core and optional of certified points, largest answers
+smallest_share       share of points with the label in the core of the smallest answer (it may rise with ε: never plot
+                     it as robustness)
+smallest_core_size   as core_size, smallest answers
+smallest_set_size    as set_size, smallest answers
+===================  ================================================================================================
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +24,11 @@ from torch import Tensor
 from safeset.certificates import Certificate
 from safeset.data.dataset import Progress, Split
 from safeset.errors import expected
-from safeset.guarantees import Guarantee
+from safeset.guarantees import Guarantee, as_guarantee
 from safeset.inputs import check_epsilon
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
+from safeset.promises import shown_epsilon
 from safeset.workers import Workers
 
 POINTS_AT_ONCE = 2048
@@ -43,14 +49,34 @@ def accuracy(certificate: Certificate, labels: Tensor) -> float:
     return int(certificate.correct(labels).sum()) / _some(len(certificate))
 
 
+def top1(certificate: Certificate, labels: Tensor) -> float:
+    """The share of points whose best class is the label."""
+    return int((certificate.ranking[:, 0] == labels.to(certificate.ranking.device)).sum()) / _some(len(certificate))
+
+
+def smallest_share(certificate: Certificate, labels: Tensor) -> float:
+    """The share of points with the label in the core of the smallest answer."""
+    return int(_in_core(certificate.preferring("smallest"), labels).sum()) / _some(len(certificate))
+
+
 def core_size(certificate: Certificate, labels: Tensor | None = None) -> float:
-    """Mean number of classes in the core of certified points, NaN if none is certified; it needs no labels."""
-    return int(certificate.core.sum()) / (int(certificate.certified.sum()) or float("nan"))
+    """Mean number of classes in the core of certified points, largest answers; NaN if none is certified."""
+    return _mean_size(certificate.preferring("largest").core)
 
 
 def set_size(certificate: Certificate, labels: Tensor | None = None) -> float:
-    """Mean number of classes in core and optional of certified points, NaN if there are none; it needs no labels."""
-    return int(certificate.whole.sum()) / (int(certificate.certified.sum()) or float("nan"))
+    """Mean number of classes in core and optional of certified points, largest answers; NaN if none is certified."""
+    return _mean_size(certificate.preferring("largest").whole)
+
+
+def smallest_core_size(certificate: Certificate, labels: Tensor | None = None) -> float:
+    """As `core_size`, of the smallest answers."""
+    return _mean_size(certificate.preferring("smallest").core)
+
+
+def smallest_set_size(certificate: Certificate, labels: Tensor | None = None) -> float:
+    """As `set_size`, of the smallest answers."""
+    return _mean_size(certificate.preferring("smallest").whole)
 
 
 def vra_curve(certificate: Certificate, labels: Tensor, epsilons: Sequence[float]) -> list[float]:
@@ -67,8 +93,9 @@ class Metrics:
     >>> for logits, label in [([2.0, 0.0], 0), ([1.0, 0.0], 0), ([0.0, 1.0], 0)]:
     ...     certificate = certify_logits([logits], [[0, 1], [1, 0]], 0.9, "standard")
     ...     _ = metrics.update(certificate, torch.tensor([label]))
-    >>> {name: round(value, 3) for name, value in metrics.compute().items()}
-    {'vra': 0.667, 'rejection_rate': 0.0, 'accuracy': 0.667, 'core_size': 1.0, 'set_size': 1.0, 'points': 3}
+    >>> found = metrics.compute()
+    >>> [round(found[name], 3) for name in ("vra", "rejection_rate", "top1", "set_size", "points")]
+    [0.667, 0.0, 0.667, 1.0, 3]
     >>> metrics.curve()
     [0.6666666666666666, 0.3333333333333333]
 
@@ -82,8 +109,8 @@ class Metrics:
 
     def reset(self) -> None:
         """Forget everything."""
-        # points, verified, certified, correct, sizes of cores, sizes of sets, then verified at each of the epsilons
-        self._counts = torch.zeros(6 + len(self.epsilons), dtype=torch.int64)
+        # The points, the numbers that `_rates` divides, then the verified ones at each of the epsilons.
+        self._counts = torch.zeros(_COUNTS + len(self.epsilons), dtype=torch.int64)
 
     def update(self, certificate: Certificate, labels: Tensor) -> "Metrics":
         """Count a batch.
@@ -93,13 +120,18 @@ class Metrics:
             labels: (batch,) true classes.
         """
         radii = certificate.verified_radius(labels)
+        largest, smallest = (certificate.preferring(which) for which in ("largest", "smallest"))
         counts = [
             torch.tensor(len(radii), device=radii.device),
             (radii > certificate.epsilon).sum(),
             certificate.certified.sum(),
             certificate.correct(labels).sum(),
-            certificate.core.sum(),
-            certificate.whole.sum(),
+            (certificate.ranking[:, 0] == labels.to(radii.device)).sum(),
+            largest.core.sum(),
+            largest.whole.sum(),
+            _in_core(smallest, labels).sum(),
+            smallest.core.sum(),
+            smallest.whole.sum(),
             *((radii > epsilon).sum() for epsilon in self.epsilons),
         ]
         self._counts = self._counts.to(radii.device) + torch.stack(counts)
@@ -112,7 +144,7 @@ class Metrics:
     def curve(self) -> list[float]:
         """VRA at each of the epsilons, over all points so far, of all processes if torch.distributed runs."""
         totals = self.totals([self])[0]
-        return [verified / _some(totals[0]) for verified in totals[6:]]
+        return [verified / _some(totals[0]) for verified in totals[_COUNTS:]]
 
     @staticmethod
     def totals(several: "Sequence[Metrics]") -> list[list[int]]:
@@ -123,16 +155,36 @@ class Metrics:
         return found
 
 
+_COUNTS = 10
+SHARES = ("vra", "rejection_rate", "accuracy", "top1", "smallest_share")
+SIZES = ("core_size", "set_size", "smallest_core_size", "smallest_set_size")
+
+
 def _rates(counts: Sequence[int]) -> dict[str, float]:
-    points, verified, certified, correct, core, whole = counts[:6]
+    points, verified, certified, correct, best, core, whole, in_smallest, smallest_core, smallest = counts[:_COUNTS]
+    of, answered = _some(points), certified or float("nan")
     return {
-        "vra": verified / _some(points),
-        "rejection_rate": (points - certified) / points,
-        "accuracy": correct / points,
-        "core_size": core / (certified or float("nan")),
-        "set_size": whole / (certified or float("nan")),
+        "vra": verified / of,
+        "rejection_rate": (points - certified) / of,
+        "accuracy": correct / of,
+        "top1": best / of,
+        "core_size": core / answered,
+        "set_size": whole / answered,
+        "smallest_share": in_smallest / of,
+        "smallest_core_size": smallest_core / answered,
+        "smallest_set_size": smallest / answered,
         "points": points,
     }
+
+
+def _mean_size(sets: Tensor) -> float:
+    """The mean size of the sets that are not empty: those of certified points."""
+    return int(sets.sum()) / (int(sets.any(dim=1).sum()) or float("nan"))
+
+
+def _in_core(certificate: Certificate, labels: Tensor) -> Tensor:
+    """(batch,) booleans: the label is in the core."""
+    return certificate.core.gather(1, labels.to(certificate.core.device).long()[:, None])[:, 0]
 
 
 def evaluate(
@@ -159,7 +211,8 @@ def evaluate(
         progress: wraps the batches to show how far it is.
 
     Returns:
-        Rows with ``method``, ``epsilon``, the metrics, and ``classes`` if asked for.
+        Rows with ``method``, ``epsilon``, the metrics, ``baseline`` (the share of labels in the best answer that is the
+        same at every point), and ``classes`` if asked for.
     """
     radii = [net.epsilon] if epsilons is None else [check_epsilon(epsilon) for epsilon in epsilons]
     names = net.class_names or tuple(map(str, range(net.classes)))
@@ -180,15 +233,50 @@ def evaluate(
                 for label in sorted(set(part.y.tolist())) if per_class else ():
                     some = part.y == label
                     parts[method, epsilon][label].update(certificate[some], part.y[some])
+    stated = net.guarantee if guarantee is None else as_guarantee(guarantee).bind(names)
+    baseline = stated.baseline(torch.bincount(split.y.cpu(), minlength=net.classes).tolist()) / _some(len(split))
     rows = []
     for (method, epsilon), metrics in whole.items():
         total, *counts = Metrics.totals([metrics, *(parts[method, epsilon] if per_class else ())])
-        row: dict[str, Any] = {"method": method, "epsilon": epsilon, **_rates(total)}
+        row: dict[str, Any] = {"method": method, "epsilon": epsilon, **_rates(total), "baseline": baseline}
         if per_class:
             counted = zip(names, counts, strict=True)
             row["classes"] = {name: _rates(each) for name, each in counted if each[0]}
         rows.append(row)
     return rows
+
+
+HARDLY = 0.02  # above the baseline
+NEAR = 0.9  # of the largest core that a guarantee allows
+
+
+def remarks(rows: Sequence[Mapping[str, Any]], guarantee: Guarantee, classes: int) -> list[str]:
+    """What a reader of an evaluation should know: answers that hardly beat a constant one, or hold all they may.
+
+    Args:
+        rows: those of `evaluate`.
+        guarantee: that of the rows.
+        classes: number of classes.
+    """
+    k, found = guarantee.largest_k(classes), dict[str, str]()
+    for row in sorted(rows, key=lambda each: -each["vra"]):
+        about = f"{row['method']} at ε = {shown_epsilon(row['epsilon'])}"
+        if row["vra"] <= row["baseline"] + HARDLY:
+            found.setdefault(
+                "baseline",
+                f"VRA {row['vra']:.3f} ({about}) hardly beats {row['baseline']:.3f}, the share of labels in the best "
+                "answer that is the same at every point.",
+            )
+        size = row["core_size"]
+        if k > 1 and not guarantee.has_one_size and size is not None and size >= NEAR * k:
+            found.setdefault(
+                "size",
+                f"The mean core has {size:.2f} of at most {k} classes ({about}), so that VRA and accuracy say little. "
+                f"Top-1 accuracy is {row['top1']:.3f}; the cores of the smallest answers have "
+                f"{row['smallest_core_size']:.2f} classes on average and hold {row['smallest_share']:.3f} of the "
+                "labels. Consider a smaller K.",
+            )
+    return list(found.values())
 
 
 def _some(points: int) -> int:

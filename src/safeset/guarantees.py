@@ -63,6 +63,16 @@ class Guarantee(ABC):
     @abstractmethod
     def __str__(self) -> str: ...
 
+    has_one_size = False  # whether every core has `largest_k` classes, so that its size says nothing
+
+    def baseline(self, counts: Sequence[int]) -> int:
+        """How many labels the best answer holds that is the same at every point: the K most frequent classes.
+
+        Args:
+            counts: the number of labels of each class.
+        """
+        return sum(sorted(counts, reverse=True)[: self.largest_k(len(counts))])
+
     def prepare(self, classes: int, device: torch.device | str) -> None:
         """Put what `eligible` looks up on a device. Needed only before a graph is compiled whole or captured."""
         self.largest_k(classes)
@@ -117,6 +127,8 @@ class TopK(_UpTo):
     >>> print(TopK(3))
     top3
     """
+
+    has_one_size = True
 
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
         """Only k, everywhere."""
@@ -224,6 +236,11 @@ class Affinity(Guarantee):
         *sets, together = affinity.bound([*self.sets, self.everyone_with], names)
         full = affinity.resolved(sets, together, len(names))
         return Affinity(full) if together else Affinity(sets)
+
+    def baseline(self, counts: Sequence[int]) -> int:
+        """The labels in the most frequent of the sets."""
+        sets = affinity.resolved(self.sets, self.everyone_with, len(counts))
+        return max(sum(counts[member] for member in one) for one in sets)
 
     def largest_k(self, classes: int) -> int:
         """Size of the largest set."""

@@ -11,12 +11,11 @@ from typing import Any, BinaryIO
 
 import torch
 
-from safeset.certificates import Certificate
 from safeset.data.dataset import Dataset, Progress
 from safeset.data.points import Point, read_points
 from safeset.data.sources import load_data
 from safeset.errors import expected, nearest
-from safeset.evaluation import evaluate
+from safeset.evaluation import evaluate, remarks
 from safeset.inputs import as_device
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
@@ -90,12 +89,14 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
     """The evaluation of a run as it is written down: rows, and with what they were made."""
     started = time.perf_counter()
     rows = evaluate(net, points.test, **options)
+    guarantee = options.get("guarantee") or net.guarantee
     return {
         "data": points.name,
         "split": recipe.split,
         "points": len(points.test),
-        "guarantee": str(options.get("guarantee") or net.guarantee),
+        "guarantee": str(guarantee),
         "rows": plain(rows),
+        "remarks": remarks(rows, guarantee, net.classes),
         "bound_method": sorted({layer.method for layer in net.bounds().layers}),
         "dtype": "float64",
         "seconds": round(time.perf_counter() - started, 3),
@@ -127,10 +128,11 @@ def certify_files(
     epsilon: float | None = None,
     method: str | None = None,
     guarantee: str | None = None,
+    prefer: str = "smallest",
     device: str | None = None,
     stdin: BinaryIO | None,
 ) -> Iterator[dict[str, Any]]:
-    """A record for each point: what `Certificate.records` gives, the name, and the radius of each core.
+    """A record for each point: its name, what `Certificate.records` gives, and the units of ε.
 
     A point that cannot be read has a ``problem`` instead. A radius is None where no perturbation can break it. Several
     workers take turns of points, and the first gets all the records, in order; the others get none.
@@ -141,11 +143,12 @@ def certify_files(
     run = Run(path)
     recipe = run.read_recipe()
     net = load(path).to(as_device(device)).frozen()
-    assert recipe.task is not None
+    task = recipe.task
+    assert task is not None
     points = read_points(
         files,
         input_shape=net.input_shape,
-        units=recipe.task.units,
+        units=task.units,
         ranges=recipe.data.ranges,
         stdin=stdin,
         chosen=lambda place: place // POINTS_AT_ONCE % workers.count == workers.rank,
@@ -156,26 +159,15 @@ def certify_files(
         answers: Iterator[dict[str, Any]] = iter(())
         if good:
             x = torch.stack(good).to(next(net.parameters()).device)
-            answers = _records(net.certify(x, epsilon=epsilon, method=method, guarantee=guarantee))
+            found = net.certify(x, epsilon=epsilon, method=method, guarantee=guarantee, prefer=prefer)
+            answers = iter(found.records())
         for point in some:
-            yield {"name": point.name, **({"problem": point.problem} if point.x is None else next(answers))}
+            record = {"problem": point.problem} if point.x is None else {**plain(next(answers)), "units": task.units}
+            yield {"name": point.name, **record}
 
     while any(turn := workers.everyones(list(certified(list(islice(points, POINTS_AT_ONCE)))))):
         if workers.first:
             yield from (record for records in turn for record in records)
-
-
-def _records(certificate: Certificate) -> Iterator[dict[str, Any]]:
-    names = certificate.names
-    for record, ranking, radii in zip(
-        certificate.records(), certificate.ranking.tolist(), certificate.radii.tolist(), strict=True
-    ):
-        cores = [
-            {"core": [names[index] for index in ranking[: place + 1]], "radius": radius}
-            for place, radius in enumerate(radii)
-            if radius > 0
-        ]
-        yield plain({**record, "cores": cores})
 
 
 def plain(value: Any) -> Any:

@@ -42,6 +42,7 @@ class Measured:
         epsilon: float | None = None,
         guarantee: Guarantee | str | None = None,
         method: str | None = None,
+        prefer: str = "smallest",
     ) -> Certificate:
         """The answers at the points; arguments as for `CertifiedNet.certify`."""
         with strict_arithmetic():
@@ -56,7 +57,7 @@ class Measured:
             )
             windows = self._within(found.windows)
         covers = f"the frozen network in exact arithmetic, and its float64 program as run on {windows.device.type}"
-        return replace(found, windows=windows, covers=covers, layers=self._bounds.layers)
+        return replace(found, windows=windows, covers=covers, layers=self._bounds.layers, prefer=prefer)
 
     @uncompiled
     def membership_radii(self, k: int) -> Tensor:

@@ -146,6 +146,7 @@ class CertifiedNet(nn.Module):
         epsilon: float | None = None,
         guarantee: Guarantee | str | None = None,
         method: str | None = None,
+        prefer: str = "smallest",
     ) -> Certificate:
         """Certified prediction sets: proved bounds only, in float64, the rounding of the forward pass accounted for.
 
@@ -154,12 +155,13 @@ class CertifiedNet(nn.Module):
             epsilon: radius of the ball, if not the net's own.
             guarantee: likewise.
             method: ``"uniform"`` (the paper), ``"floating"`` or ``"joint"`` (the default).
+            prefer: which certified answer is shown, ``"smallest"`` or ``"largest"``.
 
         Returns:
             A `Certificate`. It covers the frozen network in exact arithmetic, and its float64 program: every float64
             array x' in the ball.
         """
-        return self.measure(x).certificate(epsilon=epsilon, guarantee=guarantee, method=method)
+        return self.measure(x).certificate(epsilon=epsilon, guarantee=guarantee, method=method, prefer=prefer)
 
     def membership_radii(self, x: Numbers, k: int) -> Tensor:
         """For each class, the radius below which it stays among the k best (Jia et al., 2020), proved as by `certify`.
@@ -192,12 +194,13 @@ class CertifiedNet(nn.Module):
         epsilon: float | None = None,
         guarantee: Guarantee | str | None = None,
         method: str | None = None,
+        prefer: str = "smallest",
     ) -> tuple[Tensor, Tensor]:
         """Labels (batch,), the argmax, and certified sets (batch, classes): core and optional, empty where rejected.
 
         Arguments as for `certify`. The label of a point whose logits are NaN is −1.
         """
-        found = self.certify(x, epsilon=epsilon, guarantee=guarantee, method=method)
+        found = self.certify(x, epsilon=epsilon, guarantee=guarantee, method=method, prefer=prefer)
         return found.ranking[:, 0], found.whole
 
     def extra_repr(self) -> str:

@@ -91,8 +91,10 @@ def _numbers(
     times them alone, so that rows are compared at the ε at which today's bounds are worth the stored ones at theirs;
     a few points at the edge may differ.
     """
-    names = ("points", "vra", "rejection_rate", "accuracy", "core_size", "set_size")
+    names = ["points", "vra", "rejection_rate", "accuracy", "core_size", "set_size"]
     try:
+        later = ("top1", "smallest_share", "smallest_core_size", "smallest_set_size")  # since safeset 0.2
+        names += [name for name in later if any(name in row for row in evaluation["rows"])]
         keys = [(row["method"], row["epsilon"]) for row in evaluation["rows"]]
         stored = [[row[name] for name in names] for row in evaluation["rows"]]
         if names_a_file(evaluation["guarantee"]) or not stored or evaluation["points"] != len(data.test):

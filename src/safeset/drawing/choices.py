@@ -12,15 +12,9 @@ from safeset.certificates import Certificate
 def smallest_sets(certificate: Certificate) -> Tensor:
     """(n, classes) the smallest safe set at each point, empty where rejected: what the paper's decision surfaces show.
 
-    F^b(x) for the least b with a proved window [a, b]. The answer, `Certificate.core`, is the largest one instead: deep
-    inside a class the best class is safe to predict alone, and so is the set of the two best.
+    Deep inside a class the best class is safe to predict alone, and so is the set of the two best.
     """
-    ends = (certificate.windows > certificate.epsilon).any(dim=1)  # (n, K): some window that ends there is proved
-    places = torch.arange(ends.shape[1], device=ends.device)
-    last = torch.where(ends, places, ends.shape[1]).amin(dim=1)
-    members = (places <= last[:, None]) & ends.any(dim=1, keepdim=True)
-    table = torch.zeros(len(ends), certificate.classes, dtype=torch.bool, device=ends.device)
-    return table.scatter_(1, certificate.ranking.clamp(min=0), members)
+    return certificate.preferring("smallest").whole
 
 
 def some_of(points: Tensor, count: int, seed: int) -> list[int]:
