@@ -14,7 +14,7 @@ import safeset as package
 PACKAGE = Path(package.__file__).parents[1]  # absolute, for processes elsewhere
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PACKAGE)}
 SERVER = """
-import ctypes, importlib, json, os, pkgutil, resource, signal, sys, traceback
+import ctypes, importlib, json, os, pkgutil, resource, signal, sys, traceback, warnings
 import torch
 import safeset.cli
 torch.set_num_threads(1)
@@ -38,6 +38,7 @@ def child(asked, out, err):
         assert libc.capset(head, (ctypes.c_uint32 * 6)(*(each & ~0b110 for each in sets))) == 0  # CAP_DAC_*
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
     sys.argv = ["safeset", *asked["arguments"]]
+    warnings.simplefilter("default", UserWarning)  # as Python shows them
     code = 0
     try:
         safeset.cli.main()

@@ -12,7 +12,8 @@ from safetensors.torch import save
 
 from safeset import ArgumentError, DataWarning
 from safeset.data import images
-from safeset.data.images import BadFilesError, cache_folder, eurosat, folder, read_image
+from safeset.data.decoding import read_image
+from safeset.data.images import BadFilesError, cache_folder, eurosat, folder
 from safeset.data.tiny_imagenet import tiny_imagenet
 
 
@@ -67,9 +68,43 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
     assert torch.equal(first.test.y, again.test.y)
     monkeypatch.undo()
     paint(root / "cat" / "0.png", colour=(0, 0, 255))
-    os.utime(root / "cat" / "0.png", ns=(1, 1))
-    changed = folder(root)
-    assert not torch.equal(torch.cat([changed.train.x, changed.test.x]), torch.cat([first.train.x, first.test.x]))
+    again = folder(root)
+    assert not torch.equal(torch.cat([again.train.x, again.test.x]), torch.cat([first.train.x, first.test.x]))
+
+
+def test_two_folders_of_one_shape_keep_their_own_pixels(tmp_path):
+    found = []
+    for place, colour in enumerate([(10, 20, 30), (30, 20, 10)]):
+        root = tmp_path / str(place) / "pets"
+        for name in ("cat", "dog"):
+            for number in range(5):
+                paint(root / name / f"{number}.bmp", colour=colour)  # of one size in bytes
+                os.utime(root / name / f"{number}.bmp", ns=(1, 1))
+        found.append(folder(root).train.x)
+    assert found[0][0, :, 0, 0].tolist() == [10, 20, 30]
+    assert found[1][0, :, 0, 0].tolist() == [30, 20, 10]
+
+
+def test_a_file_that_changes_between_hash_and_decoding_is_told(tmp_path, monkeypatch):
+    root = photos(tmp_path / "pets")
+    hashes = images._hashes
+
+    def slow(files):
+        found = hashes(files)
+        paint(root / "cat" / "3.png", colour=(1, 2, 3))
+        return found
+
+    monkeypatch.setattr(images, "_hashes", slow)
+    with pytest.raises(BadFilesError, match=r"cat/3\.png: it changed while it was read"):
+        folder(root)
+
+
+def test_what_is_left_out_is_named_in_the_folder_that_holds_it(tmp_path):
+    for place in ("one", "two"):
+        root = photos(tmp_path / place / "pets")
+        (root / "dog" / "9.png").write_bytes(b"no image")
+        with pytest.warns(DataWarning, match=rf"{place}/pets/dog/9\.png"):  # the second time from the cache
+            folder(root, skip_bad=True)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "nonsense", "other texts"])
@@ -142,14 +177,14 @@ def test_bad_files_are_named_and_stop_unless_told_otherwise(tmp_path, kind):
 def test_other_kinds_of_images_become_rgb(tmp_path, mode, colour, expected):
     suffix = "tif" if mode == "CMYK" else "png"
     paint(tmp_path / f"a.{suffix}", (4, 4), colour, mode)
-    image = read_image(tmp_path / f"a.{suffix}", None)
+    image = read_image(tmp_path / f"a.{suffix}", None).pixels
     assert image.shape == (3, 4, 4)
     assert image[:, 2, 1].tolist() == expected
 
 
 def test_sixteen_bits_keep_their_upper_eight(tmp_path):
     Image.fromarray(np.full((4, 4), 0x4321, dtype=np.uint16)).save(tmp_path / "a.png")
-    assert read_image(tmp_path / "a.png", None)[:, 0, 0].tolist() == [0x43] * 3
+    assert read_image(tmp_path / "a.png", None).pixels[:, 0, 0].tolist() == [0x43] * 3
 
 
 def test_photos_are_turned_upright(tmp_path):
@@ -158,7 +193,7 @@ def test_photos_are_turned_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned a quarter
     picture.save(tmp_path / "a.png", exif=exif)
-    image = read_image(tmp_path / "a.png", None)
+    image = read_image(tmp_path / "a.png", None).pixels
     assert image.shape == (3, 8, 4)
     assert image[0, 0, 3] == 255
 

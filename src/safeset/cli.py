@@ -14,7 +14,7 @@ import typer
 from safeset import __version__, console, console_answers
 from safeset.cli_checks import audit, figures, reproduce
 from safeset.cli_data import data_app
-from safeset.cli_options import Changes, Device, GuaranteeText, RunPath, changes
+from safeset.cli_options import Background, Changes, Device, GuaranteeText, RunPath, changes
 from safeset.errors import SafesetError, expected
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ def train(
     seed: Annotated[int | None, typer.Option()] = None,
     seeds: Annotated[int | None, typer.Option(help="So many networks at once: this seed and the next.")] = None,
     size: Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")] = None,
+    background: Background = None,
     label: Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
     validation: Annotated[
@@ -65,6 +66,7 @@ def train(
         "seed": seed,
         "seeds": seeds,
         "data.size": size,
+        "data.background": background,
         "data.label": label,
         "data.skip_bad": skip_bad or None,
         "validation": validation or None,
@@ -153,6 +155,7 @@ def certify(
     method: Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")] = None,
     guarantee: GuaranteeText = None,
     prefer: Annotated[str, typer.Option(help="The smallest or the largest certified answer.")] = "smallest",
+    background: Background = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each point, one in a line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
     device: Device = None,
@@ -177,6 +180,7 @@ def certify(
             method=method,
             guarantee=guarantee,
             prefer=prefer,
+            background=background,
             device=device,
             stdin=stdin,
         )

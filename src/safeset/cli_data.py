@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from safeset import console
+from safeset.cli_options import Background
 from safeset.errors import expected
 
 data_app = typer.Typer(help="Data sets: list them, look at them, download them.", no_args_is_help=True)
@@ -26,6 +27,7 @@ def data_show(
     source: Annotated[str, typer.Argument(help="A name, a folder of class folders, .npz or .csv.")],
     out: Annotated[Path | None, typer.Option(help="File for the picture. Default: NAME.png in the cache.")] = None,
     size: Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")] = None,
+    background: Background = None,
     label: Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
 ) -> None:
@@ -34,12 +36,14 @@ def data_show(
         raise expected("a picture's file that ends in .png, .jpg or .webp", str(out))
     from safeset.data.images import cache_folder
     from safeset.data.picture import picture
-    from safeset.data.sources import load_data
+    from safeset.data.quality import report
+    from safeset.data.sources import SOURCES, load_data
     from safeset.files import write_whole
 
-    options = {"size": size, "label": label, "skip_bad": skip_bad or None}
+    options = {"size": size, "background": background, "label": label, "skip_bad": skip_bad or None}
     given = {name: value for name, value in options.items() if value is not None}
     found = load_data(source, progress=console.progress, **given)
+    report(found, oddities=source not in SOURCES)
     rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
     console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
     console.out.print(f"{len(found.train):,} training points, {len(found.test):,} test points, {found.classes} classes")

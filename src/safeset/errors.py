@@ -28,7 +28,7 @@ class TrainingWarning(UserWarning):
 
 
 class DataWarning(UserWarning):
-    """Files or rows that were left out, as asked for."""
+    """What a user should know of the data: what was left out or changed, and what is odd about it."""
 
 
 class RoundingWarning(UserWarning):

@@ -12,7 +12,9 @@ from typing import Any, BinaryIO
 import torch
 
 from safeset.data.dataset import Dataset, Progress
+from safeset.data.decoding import colour
 from safeset.data.points import Point, read_points
+from safeset.data.quality import report
 from safeset.data.sources import load_data
 from safeset.errors import expected, nearest
 from safeset.evaluation import evaluate, remarks
@@ -25,6 +27,7 @@ from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.workers import Workers
 
 POINTS_AT_ONCE = 64
+FOLDER_OPTIONS = ("size", "background", "skip_bad")
 
 
 def evaluate_run(
@@ -77,6 +80,7 @@ def run_data(recipe: Recipe, source: str | None = None, progress: Progress | Non
     if source is None and own.source == OWN_DATA:
         raise expected("the data of the run", "none: it was given in Python", "Name a file or folder with --data.")
     points = load_data(source or own.source, progress=progress, **_options(own, source))
+    report(points, oddities=False)
     if points.input_shape != task.input_shape or points.class_names != task.class_names:
         got = f"{points.input_shape} and {len(points.class_names)} classes"
         names = sorted(set(points.class_names) ^ set(task.class_names))
@@ -118,7 +122,7 @@ def _options(own: Data, source: str | None) -> dict[str, Any]:
     path = Path(source or own.source)
     if source is None or path.suffix.lower() in (".csv", ".tsv"):
         return own.options
-    return {name: value for name, value in own.options.items() if path.is_dir() and name in ("size", "skip_bad")}
+    return {name: value for name, value in own.options.items() if path.is_dir() and name in FOLDER_OPTIONS}
 
 
 def certify_files(
@@ -129,6 +133,7 @@ def certify_files(
     method: str | None = None,
     guarantee: str | None = None,
     prefer: str = "smallest",
+    background: str | None = None,
     device: str | None = None,
     stdin: BinaryIO | None,
 ) -> Iterator[dict[str, Any]]:
@@ -140,6 +145,8 @@ def certify_files(
     workers = Workers.here()
     if workers.count > 1 and "-" in files:
         raise expected("files by name where several workers share them", "-", "Name the files, or start one worker.")
+    if background is not None:
+        colour(background)  # a mistake in it is told before anything is proved
     run = Run(path)
     recipe = run.read_recipe()
     net = load(path).to(as_device(device)).frozen()
@@ -150,6 +157,7 @@ def certify_files(
         input_shape=net.input_shape,
         units=task.units,
         ranges=recipe.data.ranges,
+        background=background or recipe.data.background,
         stdin=stdin,
         chosen=lambda place: place // POINTS_AT_ONCE % workers.count == workers.rank,
     )

@@ -73,6 +73,8 @@ class Dataset:
         groups: a coarser class for each class (superclasses), where the source has them.
         identifiers: other names of the classes, by which files may name them (WordNet's).
         ranges: (least, largest) of each column that is scaled to [0, 1], for tables.
+        names: what each training and each test point is called in its source.
+        notes: what a user should know of how the source was read, a sentence each.
     """
 
     name: str
@@ -83,6 +85,8 @@ class Dataset:
     groups: tuple[str, ...] | None = None
     identifiers: tuple[str, ...] | None = None
     ranges: dict[str, tuple[float, float]] | None = None
+    names: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_names(self.class_names)
@@ -112,7 +116,7 @@ class Dataset:
     def for_choices(self) -> "Dataset":
         """A tenth of the training data as the test split, by class and always the same; the rest to train on."""
         rest, held = self.train.held_out(VALIDATION_SHARE)
-        return replace(self, name=f"{self.name} (validation)", train=rest, test=held)
+        return replace(self, name=f"{self.name} (validation)", train=rest, test=held, names=None)
 
 
 def stratified(labels: Tensor, share: float, *, seed: int) -> tuple[Tensor, Tensor]:

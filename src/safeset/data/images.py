@@ -1,30 +1,31 @@
-"""Folders of images, one for each class: decoded once, in parallel, into one file of bytes."""
+"""Folders of images, one for each class: decoded once, in parallel, into one file of bytes that is found by content."""
 
 import hashlib
+import io
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, find
+from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, find, stratified
+from safeset.data.decoding import BACKGROUND, SUFFIXES, Decoded, colour, read_image, size_of
 from safeset.errors import ArgumentError, DataWarning, SafesetError, expected, first_few
 from safeset.files import read_tensors, write_tensors
 
-if TYPE_CHECKING:
-    from PIL.ImageFile import ImageFile
-
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-MOST_PIXELS = 50_000_000  # of one image; more is taken for a decompression bomb
+MOST_BYTES = 2**30  # of one file
 LARGEST_OWN_SIZE = 64
-VERSION = 2  # of the cache
+LARGEST_ENLARGEMENT = 3  # beyond it the network sees mostly what the enlargement made up
+FILES_AT_ONCE = 64  # that a thread hashes
+VERSION = 3  # of the cache
 HELD_OUT = ("test", "val", "valid", "validation")
 
 
@@ -32,43 +33,102 @@ class BadFilesError(ArgumentError):
     """Files that cannot be used, each with the reason; `skip_bad` leaves them out."""
 
 
+class Images(NamedTuple):
+    """Decoded images, and what they were in their files.
+
+    Attributes:
+        split: the images and their labels.
+        names: the file of each, below the folder.
+        sizes: (n, 2) height and width before they were resized.
+        transparent: (n,) whether they were composited on the background.
+    """
+
+    split: Split
+    names: tuple[str, ...]
+    sizes: Tensor
+    transparent: Tensor
+
+
 def eurosat(*, progress: Progress | None = None) -> Dataset:
     """EuroSAT, RGB (Helber et al., 2019): 27,000 images of 64 × 64 pixels, 10 classes, a third of each to test."""
     path = find("EuroSAT_RGB", "2750", what="EuroSAT's RGB images, the folder EuroSAT_RGB", get="eurosat")
-    split, names = decoded(path, None, skip_bad=False, progress=progress)
-    return Dataset("eurosat", *split.held_out(1 / 3), names, PIXELS)
+    images, names = decoded(path, None, skip_bad=False, progress=progress)
+    return Dataset("eurosat", *images.split.held_out(1 / 3), names, PIXELS)
 
 
-def folder(path: Path, *, size: int | None = None, skip_bad: bool = False, progress: Progress | None = None) -> Dataset:
+def folder(
+    path: Path,
+    *,
+    size: int | None = None,
+    background: str | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Dataset:
     """A folder of class folders with images of any size, or one with such folders ``train`` and ``test`` (or ``val``).
 
     Args:
         path: the folder. Without ``train`` and ``test`` a fifth of each class is held out to test.
         size: side of the square that images are resized to; by default their own size if all are the same, square and
             at most 64 pixels, else 64.
+        background: the colour that transparent parts are composited on; white if None.
         skip_bad: leave out files that cannot be used, instead of stopping.
         progress: wraps the files to show how far it is.
     """
     held = next((path / name for name in HELD_OUT if (path / name).is_dir()), None)
     if (path / "train").is_dir() and held is not None:
-        train, names = decoded(path / "train", size, skip_bad=skip_bad, progress=progress)
-        strange = next((name for name in _class_folders(held) if name not in names), None)
+        train, classes = decoded(path / "train", size, background, skip_bad=skip_bad, progress=progress)
+        strange = next((name for name in _class_folders(held) if name not in classes), None)
         if strange is not None:
             raise expected(f"the folders of {held} to be among those of {path / 'train'}", repr(strange))
-        test, others = decoded(held, train.x.shape[-1], skip_bad=skip_bad, progress=progress, classes=names)
-        return Dataset(path.name, train, test, others, PIXELS)
-    split, names = decoded(path, size, skip_bad=skip_bad, progress=progress)
-    return Dataset(path.name, *split.held_out(TEST_SHARE), names, PIXELS)
+        side = train.split.x.shape[-1]
+        test, _ = decoded(held, side, background, skip_bad=skip_bad, progress=progress, classes=classes)
+        parts = [train, test]
+        splits, names = (train.split, test.split), (_below("train", train.names), _below(held.name, test.names))
+    else:
+        whole, classes = decoded(path, size, background, skip_bad=skip_bad, progress=progress)
+        parts = [whole]
+        rest, held_out = stratified(whole.split.y, TEST_SHARE, seed=0)
+        splits = (whole.split[rest], whole.split[held_out])
+        names = (_chosen(whole.names, rest), _chosen(whole.names, held_out))
+    notes = tuple(_notes(parts, background))
+    return Dataset(path.name, *splits, classes, PIXELS, names=names, notes=notes)
+
+
+def _below(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{part}/{name}" for name in names)
+
+
+def _chosen(names: tuple[str, ...], places: Tensor) -> tuple[str, ...]:
+    return tuple(names[place] for place in places.tolist())
+
+
+def _notes(parts: list[Images], background: str | None) -> Iterable[str]:
+    """What a user should know of how images were read."""
+    transparent = torch.cat([part.transparent for part in parts])
+    if bool(transparent.any()):
+        yield (
+            f"{int(transparent.sum()):,} of {len(transparent):,} images have transparency: composited on "
+            f"{background or BACKGROUND}; --background changes it."
+        )
+    sizes, side = torch.cat([part.sizes for part in parts]), parts[0].split.x.shape[-1]
+    factor = float((side / sizes.double()).amax(dim=1).median())
+    if factor >= LARGEST_ENLARGEMENT:
+        height, width = sizes.double().median(dim=0).values.round().int().tolist()
+        yield (
+            f"Images are enlarged {factor:.3g} times in the median, from {height} × {width} to {side} × {side} pixels: "
+            f"--size {max(height, width)} keeps their size."
+        )
 
 
 def decoded(
     path: Path,
     size: int | None,
+    background: str | None = None,
     *,
     skip_bad: bool,
     progress: Progress | None = None,
     classes: tuple[str, ...] | None = None,
-) -> tuple[Split, tuple[str, ...]]:
+) -> tuple[Images, tuple[str, ...]]:
     """All images below a folder of class folders, and the names of the classes; from the cache if nothing changed."""
     names = classes or _class_folders(path)
     if len(names) < 2:
@@ -83,7 +143,7 @@ def decoded(
     empty = [name for label, name in enumerate(names) if classes is None and label not in present]
     if files and empty:
         raise expected(f"images in every class folder of {path}", f"none in {first_few(empty)}")
-    return decoded_files(path, files, size, skip_bad=skip_bad, progress=progress), names
+    return decoded_files(path, files, size, background, skip_bad=skip_bad, progress=progress), names
 
 
 def _class_folders(path: Path) -> tuple[str, ...]:
@@ -91,109 +151,104 @@ def _class_folders(path: Path) -> tuple[str, ...]:
 
 
 def decoded_files(
-    path: Path, files: list[tuple[Path, int]], size: int | None, *, skip_bad: bool, progress: Progress | None
-) -> Split:
-    """Images below a folder with their labels, from the cache if nothing changed."""
+    path: Path,
+    files: list[tuple[Path, int]],
+    size: int | None,
+    background: str | None = None,
+    *,
+    skip_bad: bool,
+    progress: Progress | None,
+) -> Images:
+    """Images below a folder with their labels; from the cache if these very bytes were decoded before."""
     if not files:
         raise expected(f"images ({', '.join(sorted(SUFFIXES))}) in the class folders of {path}", "none")
-    stats = [(file, label, file.stat()) for file, label in files]
-    listing = [(str(file.relative_to(path)), y, stat.st_size, stat.st_mtime_ns) for file, y, stat in stats]
-    key = hashlib.sha256(json.dumps([VERSION, listing, size, skip_bad]).encode()).hexdigest()
+    hashes = _hashes([file for file, _ in files])
+    listing = [(label, one) for (_, label), one in zip(files, hashes, strict=True)]
+    stated = [VERSION, listing, size, colour(background or BACKGROUND), skip_bad]
+    key = hashlib.sha256(json.dumps(stated).encode()).hexdigest()
     cache = cache_folder() / f"{path.name}-{key[:32]}.safetensors"
-    found = _load(cache)
+    found = _load(cache, key)
     if found is None:
-        found = _decode(files, size, skip_bad, progress)
-        _save(cache, *found)
-    split, bad = found
+        found = _decode(files, hashes, size, background, skip_bad, progress)
+        _save(cache, key, *found)
+    tensors, reasons = found
+    bad = [f"{files[place][0]}: {reason}" for place, reason in reasons]
     if bad:
         warnings.warn(f"{len(bad)} files were left out: {first_few(bad)}.", DataWarning, stacklevel=2)
-    return split
+    names = tuple(files[place][0].relative_to(path).as_posix() for place in tensors["files"].tolist())
+    return Images(Split(tensors["x"], tensors["y"]), names, tensors["sizes"], tensors["transparent"])
 
 
-def read_image(source: Path | BinaryIO, size: int | tuple[int, int] | None, *, channels: int = 3) -> np.ndarray:
-    """An image as bytes (channels, height, width), turned as its camera was held; the first one of several.
+def _hashes(files: list[Path]) -> list[str]:
+    """The content of each file as a short text; for one that cannot be read, why not."""
+    batches = [files[start : start + FILES_AT_ONCE] for start in range(0, len(files), FILES_AT_ONCE)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(chain.from_iterable(pool.map(lambda batch: [_hash(file) for file in batch], batches)))
 
-    Args:
-        source: a file.
-        size: side of a square, or (height, width), that it is resized to; its own size if None.
-        channels: 3, or 1 for grey.
 
-    Raises:
-        ValueError: with the reason, if it cannot be used.
-    """
-    from PIL import Image, ImageOps
+def _hash(file: Path) -> str:
+    try:
+        with file.open("rb", buffering=0) as content:
+            return hashlib.file_digest(content, _hasher).hexdigest()
+    except OSError as error:
+        return f"({error.strerror or error})"
 
-    with _opened(source) as image:
-        if image.width * image.height > MOST_PIXELS:
-            raise ValueError(f"{image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I;16") or (upright.mode == "I" and image.format in ("PNG", "PPM")):
-            upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))  # 16 bits: the upper eight
-        if upright.mode in ("I", "F"):
-            raise ValueError("pixels of 32 bits, whose range nobody knows")
-        plain = upright.convert("RGB" if channels == 3 else "L")
-    height, width = (size, size) if isinstance(size, int) else size or (plain.height, plain.width)
-    if plain.size != (width, height):
-        larger = plain.width >= width and plain.height >= height
-        plain = plain.resize((width, height), Image.Resampling.BOX if larger else Image.Resampling.BICUBIC)
-    return np.asarray(plain).reshape(height, width, channels).transpose(2, 0, 1).copy()
+
+def _hasher() -> "hashlib.blake2b":
+    return hashlib.blake2b(digest_size=32)
+
+
+Found = tuple[dict[str, Tensor], list[tuple[int, str]]]  # tensors, and which files are bad for what reason
 
 
 def _decode(
-    files: list[tuple[Path, int]], size: int | None, skip_bad: bool, progress: Progress | None
-) -> tuple[Split, list[str]]:
+    files: list[tuple[Path, int]],
+    hashes: list[str],
+    size: int | None,
+    background: str | None,
+    skip_bad: bool,
+    progress: Progress | None,
+) -> Found:
     """The images, and what is wrong with those that were left out."""
     if size is None:  # their own, if one fits all
-        shapes = {_size_of(file) for file, _ in files} - {(0, 0)}
+        shapes = {size_of(file) for file, _ in files} - {(0, 0)}
         size = LARGEST_OWN_SIZE
         if len(shapes) == 1:
             width, height = next(iter(shapes))
             size = width if width == height and 0 < width <= LARGEST_OWN_SIZE else LARGEST_OWN_SIZE
 
-    def one(file: Path) -> np.ndarray | str:
+    def one(file: Path, known: str) -> Decoded | str:
         try:
-            return read_image(file, size)
-        except ValueError as error:
-            return str(error)
+            with file.open("rb") as source:
+                content = source.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                return f"a file of more than {MOST_BYTES:,} bytes"
+            # What is decoded is what was hashed: the cache would keep a file that changed in between under a wrong key.
+            if hashlib.file_digest(io.BytesIO(content), _hasher).hexdigest() != known:
+                return "it changed while it was read"
+            return read_image(io.BytesIO(content), size, background=background)
+        except (ValueError, OSError) as error:
+            return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
     # Here and not in the threads, which share the filters: what a decoder grumbles about is not for the user.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(os.cpu_count()) as pool:
-        results: Iterable[np.ndarray | str] = pool.map(one, [file for file, _ in files])
-        images = list(progress(results, len(files)) if progress else results)
-    bad = [f"{file}: {found}" for (file, _), found in zip(files, images, strict=True) if isinstance(found, str)]
+        results: Iterable[Decoded | str] = pool.map(one, [file for file, _ in files], hashes)
+        found = list(progress(results, len(files)) if progress else results)
+    bad = [(place, each) for place, each in enumerate(found) if isinstance(each, str)]
     if bad and not skip_bad:
-        raise BadFilesError(
-            f"Expected images, but got {len(bad)} bad files: {first_few(bad)}. Use --skip-bad to leave them out."
-        )
-    good = [(found, label) for (_, label), found in zip(files, images, strict=True) if not isinstance(found, str)]
+        told = first_few([f"{files[place][0]}: {reason}" for place, reason in bad])
+        raise BadFilesError(f"Expected images, but got {len(bad)} bad files: {told}. Use --skip-bad to leave them out.")
+    good = [(place, each) for place, each in enumerate(found) if not isinstance(each, str)]
     if not good:
         raise expected("images that can be used", f"{len(bad)} bad files")
-    pixels = torch.from_numpy(np.stack([image for image, _ in good]))
-    return Split(pixels, torch.tensor([label for _, label in good], dtype=torch.int64)), bad
-
-
-def _size_of(file: Path) -> tuple[int, int]:
-    """Width and height; (0, 0) for what cannot be opened, which is named later, when it is decoded."""
-    try:
-        with warnings.catch_warnings(action="ignore"), _opened(file) as image:
-            return image.size
-    except ValueError:
-        return (0, 0)
-
-
-@contextmanager
-def _opened(source: Path | BinaryIO) -> Iterator["ImageFile"]:
-    """An image file; whatever a broken one makes its decoder raise is a ValueError with the reason."""
-    from PIL import Image
-
-    try:
-        with Image.open(source, formats=FORMATS) as image:
-            yield image
-    except ValueError:
-        raise
-    except Exception as error:  # decoders raise what they like
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-        raise ValueError(reason) from None
+    tensors = {
+        "x": torch.from_numpy(np.stack([each.pixels for _, each in good])),
+        "y": torch.tensor([files[place][1] for place, _ in good], dtype=torch.int64),
+        "files": torch.tensor([place for place, _ in good], dtype=torch.int64),
+        "sizes": torch.tensor([each.size for _, each in good], dtype=torch.int32),
+        "transparent": torch.tensor([each.transparent for _, each in good]),
+    }
+    return tensors, bad
 
 
 def cache_folder() -> Path:
@@ -201,18 +256,26 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SAFESET_CACHE") or Path.home() / ".cache" / "safeset" / "decoded")
 
 
-def _save(path: Path, split: Split, bad: list[str]) -> None:
+def _save(path: Path, key: str, tensors: dict[str, Tensor], bad: list[tuple[int, str]]) -> None:
     """Write a cache file, whole or not at all; a cache that cannot be written is no error."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(path, {"x": split.x, "y": split.y}, {"content": json.dumps([split.digest(), bad])})
+        write_tensors(path, tensors, {"content": json.dumps([key, _digest(tensors, bad), bad])})
 
 
-def _load(path: Path) -> tuple[Split, list[str]] | None:
+def _load(path: Path, key: str) -> Found | None:
     """A cache file, if it is there, whole and unchanged."""
     try:
         tensors, metadata = read_tensors(path)
-        split, (digest, bad) = Split(tensors["x"], tensors["y"]), json.loads(metadata["content"])
+        stored, digest, bad = json.loads(metadata["content"])
+        return (tensors, bad) if stored == key and digest == _digest(tensors, bad) else None
     except (SafesetError, KeyError, ValueError, TypeError, RecursionError):
         return None
-    return (split, bad) if digest == split.digest() else None
+
+
+def _digest(tensors: dict[str, Tensor], bad: list[tuple[int, str]]) -> str:
+    found = hashlib.sha256(json.dumps(bad).encode())
+    for name in ("x", "y", "files", "sizes", "transparent"):
+        found.update(str((name, tuple(tensors[name].shape), tensors[name].dtype)).encode())
+        found.update(tensors[name].contiguous().numpy().data)
+    return found.hexdigest()

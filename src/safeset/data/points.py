@@ -13,7 +13,7 @@ from torch import Tensor
 
 from safeset.data.arrays import read_arrays
 from safeset.data.dataset import PIXELS
-from safeset.data.images import SUFFIXES, read_image
+from safeset.data.decoding import SUFFIXES, read_image
 from safeset.data.tables import numbers_of, read_table, scaled
 from safeset.errors import ArgumentError, expected, first_few
 
@@ -21,11 +21,21 @@ IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM
 
 
 class Point(NamedTuple):
-    """One input with the name it is told by; or, instead of the input, what is wrong with it."""
+    """One input with the name it is told by; or, instead of the input, what is wrong with it.
+
+    Attributes:
+        name: of the file, and of the row in it.
+        x: (*input_shape) float64, or None.
+        problem: why there is no x.
+        resized_from: (height, width) of an image that was resized.
+        composited: whether an image was transparent, and was put on a background.
+    """
 
     name: str
-    x: Tensor | None  # (*input_shape)
+    x: Tensor | None
     problem: str = ""
+    resized_from: tuple[int, int] | None = None
+    composited: bool = False
 
 
 def read_points(
@@ -34,6 +44,7 @@ def read_points(
     input_shape: tuple[int, ...],
     units: str,
     ranges: Mapping[str, tuple[float, ...]] | None = None,
+    background: str | None = None,
     stdin: BinaryIO | None,
     chosen: Callable[[int], bool] = lambda place: True,
 ) -> Iterator[Point]:
@@ -45,10 +56,12 @@ def read_points(
         input_shape: shape of one input; images are resized to it.
         units: those of the inputs; only where they are pixels in [0, 1], images are taken, and bytes divided by 255.
         ranges: (least, largest) of each column, if the net was trained on a table.
+        background: the colour that transparent parts of images are composited on; white if None.
         stdin: standard input.
         chosen: which points are wanted, by their place; the others are not decoded.
     """
-    for place, read in enumerate(_each(sources, _Form(input_shape, units == PIXELS, ranges), stdin)):
+    form = _Form(input_shape, units == PIXELS, ranges, background)
+    for place, read in enumerate(_each(sources, form, stdin)):
         if chosen(place):
             yield read()
 
@@ -59,6 +72,7 @@ class _Form(NamedTuple):
     shape: tuple[int, ...]
     pixels: bool
     ranges: Mapping[str, tuple[float, ...]] | None
+    background: str | None
 
 
 Read = Callable[[], Point]  # a point that is still to be read
@@ -92,8 +106,8 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
         files = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
         if not files:
             raise expected(f"images in {path}", "none")
-        shape = _for_images(form, str(files[0]))
-        yield from (partial(_image, str(each), each, shape) for each in files)
+        form = _for_images(form, str(files[0]))
+        yield from (partial(_image, str(each), each, form) for each in files)
     elif path.suffix.lower() == ".npz":
         with path.open("rb") as file:
             yield from _arrays(source, file, form)
@@ -104,21 +118,23 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
         yield partial(_image, source, path, _for_images(form, source))
 
 
-def _for_images(form: _Form, name: str) -> tuple[int, ...]:
-    """The shape of a net's inputs, if they are images."""
+def _for_images(form: _Form, name: str) -> _Form:
+    """The same, if a net's inputs are images."""
     shape = form.shape
     if len(shape) != 3 or shape[0] not in (1, 3) or not form.pixels:
         raise expected(f"numbers of shape {shape} as in training, in an .npz file", f"the image {name}")
-    return shape
+    return form
 
 
-def _image(name: str, source: Path | BinaryIO, shape: tuple[int, ...]) -> Point:
+def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
+    channels, height, width = form.shape
     try:
         with warnings.catch_warnings(action="ignore"):  # what a decoder grumbles about is not for the user
-            pixels = read_image(source, (shape[1], shape[2]), channels=shape[0])
+            found = read_image(source, (height, width), channels=channels, background=form.background)
     except (ValueError, OSError) as error:
         return Point(name, None, _reason(error))
-    return Point(name, torch.from_numpy(pixels).float() / 255)
+    x = torch.from_numpy(found.pixels).double() / 255
+    return Point(name, x, resized_from=found.resized_from, composited=found.transparent)
 
 
 def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False) -> Iterator[Read]:

@@ -30,7 +30,7 @@ def tiny_imagenet(*, progress: Progress | None = None) -> Dataset:
         raise expected(f"the images that {notes} names", f"no {missing}")
     test = decoded_files(folder / "val", files, SIZE, skip_bad=False, progress=progress)
     names = _names(folder / "words.txt", wnids)
-    return Dataset("tiny-imagenet", train, test, names, PIXELS, identifiers=wnids)
+    return Dataset("tiny-imagenet", train.split, test.split, names, PIXELS, identifiers=wnids)
 
 
 def _names(path: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:

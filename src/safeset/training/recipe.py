@@ -10,6 +10,7 @@ from typing import Any
 from safeset import affinity
 from safeset.data.augmentation import Augmentation
 from safeset.data.dataset import Dataset
+from safeset.data.decoding import colour
 from safeset.data.sources import SOURCES
 from safeset.errors import ArgumentError, expected, nearest
 from safeset.guarantees import Affinity, Guarantee, RelaxedTopK, Standard, names_a_file, parse
@@ -34,6 +35,7 @@ class Data:
 
     source: str
     size: int | None = None  # folders of images: side in pixels
+    background: str | None = None  # images with transparency: the colour behind them
     label: str | None = None  # tables: the label's column
     ranges: Mapping[str, tuple[float, ...]] | None = None  # tables: (least, largest) of each column
     skip_bad: bool = False
@@ -47,6 +49,8 @@ class Data:
         for name, pair in (self.ranges or {}).items():
             if len(pair) != 2 or not 0 <= pair[1] - pair[0] < math.inf:
                 raise expected("`ranges` to be pairs (least, largest)", f"{list(pair)} for {name!r}")
+        if self.background is not None:
+            colour(self.background)
         _between(1, LARGEST_SIDE, "size", self.size)
         _at_least(1, "points", self.points)
         _between(0, 2**31 - 1, "seed", self.seed)

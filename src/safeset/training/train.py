@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from safeset.cards import card
 from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Split
-from safeset.data.sources import load_data
+from safeset.data.quality import report
+from safeset.data.sources import SOURCES, load_data
 from safeset.errors import SafesetError, expected
 from safeset.files import write_json, write_whole
 from safeset.inputs import as_device, as_tensor
@@ -72,6 +73,7 @@ def prepared(
     if data is None:
         source, options, progress = recipe.data.source, recipe.data.options, _heard(watch).track
         data = Workers.here().in_turn(lambda: load_data(source, progress=progress, **options))
+        report(data, oddities=source not in SOURCES)
     fitted = recipe.fitted(data, own_network=own_network)
     points = data.for_choices() if fitted.validation else data
     for split, what in ((points.train, "train on"), (points.test, "evaluate on")):
