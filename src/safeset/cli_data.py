@@ -1,6 +1,5 @@
 """The commands about data sets: `safeset data list | show | get`."""
 
-import io
 from pathlib import Path
 from typing import Annotated
 
@@ -47,12 +46,9 @@ def data_show(
     rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
     console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
     console.out.print(f"{len(found.train):,} training points, {len(found.test):,} test points, {found.classes} classes")
-    image = picture(found)
     target = out or cache_folder() / f"{found.name}.png"
     target.parent.mkdir(parents=True, exist_ok=True)
-    content = io.BytesIO()
-    image.save(content, format={".png": "PNG", ".webp": "WEBP"}.get(target.suffix.lower(), "JPEG"))
-    write_whole(target, content.getvalue())
+    write_whole(target, picture(found, target.suffix.lower()))
     console.out.print(f"Picture: {target}")
 
 

@@ -187,15 +187,14 @@ def _hashes(files: list[Path]) -> list[str]:
 
 
 def _hash(file: Path) -> str:
+    found = hashlib.blake2b(digest_size=32)
     try:
-        with file.open("rb", buffering=0) as content:
-            return hashlib.file_digest(content, _hasher).hexdigest()
+        with open(file, "rb", buffering=0) as content:
+            while part := content.read(2**16):
+                found.update(part)
     except OSError as error:
         return f"({error.strerror or error})"
-
-
-def _hasher() -> "hashlib.blake2b":
-    return hashlib.blake2b(digest_size=32)
+    return found.hexdigest()
 
 
 Found = tuple[dict[str, Tensor], list[tuple[int, str]]]  # tensors, and which files are bad for what reason
@@ -224,7 +223,7 @@ def _decode(
             if len(content) > MOST_BYTES:
                 return f"a file of more than {MOST_BYTES:,} bytes"
             # What is decoded is what was hashed: the cache would keep a file that changed in between under a wrong key.
-            if hashlib.file_digest(io.BytesIO(content), _hasher).hexdigest() != known:
+            if hashlib.blake2b(content, digest_size=32).hexdigest() != known:
                 return "it changed while it was read"
             return read_image(io.BytesIO(content), size, background=background)
         except (ValueError, OSError) as error:

@@ -1,5 +1,6 @@
 """A picture of a data set: images by class, or points by their first two directions."""
 
+import io
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +14,29 @@ MOST_CLASSES, EACH, SIDE, GAP = 20, 10, 48, 4
 PLANE, DOT = 480, 2
 
 
-def picture(data: Dataset) -> "Image":
+def picture(data: Dataset, suffix: str) -> bytes:
+    """A picture's file: what `safeset.drawing.dataset` draws, or a plainer one where there is no matplotlib.
+
+    Args:
+        data: its training points are shown.
+        suffix: of the file: .png, .webp or .jpg.
+    """
+    from PIL import Image
+
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        image = plain_picture(data)
+    else:
+        from safeset.drawing.dataset import picture as drawn
+
+        image = Image.open(io.BytesIO(drawn(data)))
+    content = io.BytesIO()
+    image.save(content, format={".png": "PNG", ".webp": "WEBP"}.get(suffix, "JPEG"))
+    return content.getvalue()
+
+
+def plain_picture(data: Dataset) -> "Image":
     """A row of training images for each of the first classes with its name; for tables a dot for each point.
 
     The dots' places are the first two principal components of the training points, or the points themselves in 2-D.

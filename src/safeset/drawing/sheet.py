@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from safeset.errors import SafesetError
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
 
 DOTS = 144  # for an inch
@@ -24,18 +25,19 @@ class Sheet:
 
     Args:
         height: in inches.
+        width: in inches.
     """
 
-    def __init__(self, height: float) -> None:
+    def __init__(self, height: float, width: float = WIDTH) -> None:
         from matplotlib.figure import Figure
 
-        self.height = height
-        self.figure = Figure(figsize=(WIDTH, height), dpi=DOTS, facecolor="white")
+        self.height, self.width = height, width
+        self.figure = Figure(figsize=(width, height), dpi=DOTS, facecolor="white")
 
     def axes(self, left: float, top: float, width: float, height: float) -> "Axes":
         """A field to paint in, without ticks."""
         axes = self.figure.add_axes(
-            (left / WIDTH, 1 - (top + height) / self.height, width / WIDTH, height / self.height)
+            (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
         )
         axes.set_xticks([])
         axes.set_yticks([])
@@ -44,7 +46,34 @@ class Sheet:
     def text(self, left: float, top: float, text: str, **style: Any) -> None:
         """A line of text whose upper edge is at ``top``."""
         given = {"fontsize": BODY, "color": INK, "va": "top", "ha": "left", "parse_math": False, **style}
-        self.figure.text(left / WIDTH, 1 - top / self.height, text, **given)
+        self.figure.text(left / self.width, 1 - top / self.height, text, **given)
+
+    def bar(self, left: float, top: float, width: float, height: float, colour: str) -> None:
+        """A field of one colour."""
+        from matplotlib.patches import Rectangle
+
+        corner, size = (left / self.width, 1 - (top + height) / self.height), (width / self.width, height / self.height)
+        self.figure.add_artist(Rectangle(corner, *size, color=colour, linewidth=0))
+
+    def image(self, left: float, top: float, side: float, pixels: "np.ndarray") -> None:
+        """Pixels (height, width, 3) as a square with an edge; quicker than a field of its own for each."""
+        import numpy as np
+        from PIL import Image, ImageOps
+
+        dots = round(side * DOTS) - 2
+        square = Image.fromarray(pixels).resize((dots, dots), Image.Resampling.NEAREST)
+        down = round((self.height - top) * DOTS) - dots - 2
+        edged = np.asarray(ImageOps.expand(square, 1, "#cccccc"))  # white images have an edge too
+        self.figure.figimage(edged, round(left * DOTS), down)
+
+    def width_of(self, text: str, size: float) -> float:
+        """Inches that a line of text takes, in letters of so many points."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        drawn = self.figure.text(0, 0, text, fontsize=size, parse_math=False)
+        extent = drawn.get_window_extent(FigureCanvasAgg(self.figure).get_renderer())  # type: ignore[no-untyped-call]
+        drawn.remove()
+        return float(extent.width) / DOTS
 
     def lines(self, top: float, lines: Sequence[str], **style: Any) -> None:
         """Small faint lines of text beneath one another."""
