@@ -22,8 +22,9 @@ from safeset import Affinity, Recipe, SafesetError, create_model
 from safeset.affinity import from_description, read, read_edges
 from safeset.certificates import Certificate
 from safeset.data.acasxu import read_nnet
+from safeset.data.npz import npz
 from safeset.data.points import read_points
-from safeset.data.tables import npz, table
+from safeset.data.tables import table
 from safeset.files import read_tensors
 from safeset.guarantees import parse
 from safeset.runs import load

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from safeset.errors import RoundingWarning as RoundingWarning
     from safeset.errors import SafesetError as SafesetError
     from safeset.errors import TrainingWarning as TrainingWarning
+    from safeset.errors import UnitsWarning as UnitsWarning
     from safeset.errors import UnsupportedLayerError as UnsupportedLayerError
     from safeset.guarantees import Affinity as Affinity
     from safeset.guarantees import Guarantee as Guarantee
@@ -46,6 +47,7 @@ _HOMES = {
     "DataNotFoundError": "errors",
     "DataWarning": "errors",
     "RoundingWarning": "errors",
+    "UnitsWarning": "errors",
     "SafesetError": "errors",
     "TrainingWarning": "errors",
     "UnsupportedLayerError": "errors",

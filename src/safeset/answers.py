@@ -186,7 +186,7 @@ def answered(net: CertifiedNet, test: Split) -> Answers:
     device = next(net.parameters()).device
     constants, frozen = estimated(net), net.frozen()
     if len(test):  # proved, and warm, before the clock runs
-        warm = frozen.measure(test[torch.arange(min(len(test), POINTS_AT_ONCE))].to(device).inputs)
+        warm = frozen.measure(test[torch.arange(min(len(test), POINTS_AT_ONCE))].to(device).exact)
         for method in METHODS:
             warm.certificate(method=method)
     k = net.guarantee.largest_k(net.classes)
@@ -196,7 +196,7 @@ def answered(net: CertifiedNet, test: Split) -> Answers:
     for places in torch.split(torch.arange(len(test)), POINTS_AT_ONCE):
         part = test[places].to(device)
         started = time.perf_counter()
-        points = frozen.measure(part.inputs)
+        points = frozen.measure(part.exact)
         ran = time.perf_counter() - started
         for method in METHODS:
             started = time.perf_counter()

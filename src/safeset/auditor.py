@@ -92,7 +92,7 @@ class Auditor:
             raise expected("points to audit", "none")
         self.net, self.clock = net, clock
         device = next(net.parameters()).device
-        self.x, self.y = split.inputs.to(device).double(), split.y.to(device)
+        self.x, self.y = split.exact.to(device), split.y.to(device)
         self.head = net.bounds().head
         largest = net.guarantee.largest_k(net.classes)
         most = min(NUMBERS_AT_ONCE.get(device.type, 2**16) // self.x[0].numel(), 2**23 // largest**3)

@@ -14,7 +14,18 @@ import typer
 from safeset import __version__, console, console_answers
 from safeset.cli_checks import audit, figures, reproduce
 from safeset.cli_data import data_app
-from safeset.cli_options import Background, Changes, Device, GuaranteeText, RunPath, changes
+from safeset.cli_options import (
+    Background,
+    Changes,
+    Device,
+    Drop,
+    GuaranteeText,
+    OneHot,
+    RunPath,
+    Units,
+    changes,
+    names,
+)
 from safeset.errors import SafesetError, expected
 
 app = typer.Typer(
@@ -45,6 +56,9 @@ def train(
     size: Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")] = None,
     background: Background = None,
     label: Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")] = None,
+    drop: Drop = None,
+    one_hot: OneHot = None,
+    units: Units = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
     validation: Annotated[
         bool,
@@ -68,6 +82,9 @@ def train(
         "data.size": size,
         "data.background": background,
         "data.label": label,
+        "data.drop": names(drop),
+        "data.one_hot": names(one_hot),
+        "data.units": units,
         "data.skip_bad": skip_bad or None,
         "validation": validation or None,
     }

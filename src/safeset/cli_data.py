@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from safeset import console
-from safeset.cli_options import Background
+from safeset.cli_options import Background, Drop, OneHot, Units, names
 from safeset.errors import expected
 
 data_app = typer.Typer(help="Data sets: list them, look at them, download them.", no_args_is_help=True)
@@ -28,6 +28,9 @@ def data_show(
     size: Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")] = None,
     background: Background = None,
     label: Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")] = None,
+    drop: Drop = None,
+    one_hot: OneHot = None,
+    units: Units = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
 ) -> None:
     """Counts by class, and a picture."""
@@ -38,14 +41,28 @@ def data_show(
     from safeset.data.quality import report
     from safeset.data.sources import SOURCES, load_data
     from safeset.files import write_whole
+    from safeset.training.recipe import Data
+    from safeset.training.toml import from_table
 
-    options = {"size": size, "background": background, "label": label, "skip_bad": skip_bad or None}
+    options = {
+        "size": size,
+        "background": background,
+        "label": label,
+        "drop": names(drop),
+        "one_hot": names(one_hot),
+        "units": units,
+        "skip_bad": skip_bad or None,
+    }
     given = {name: value for name, value in options.items() if value is not None}
-    found = load_data(source, progress=console.progress, **given)
+    stated = from_table(Data, {"source": source, **given}, "data")
+    found = load_data(source, progress=console.progress, **stated.options)
     report(found, oddities=source not in SOURCES)
     rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
     console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
     console.out.print(f"{len(found.train):,} training points, {len(found.test):,} test points, {found.classes} classes")
+    if found.ranges:
+        ends = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in found.ranges.items()]
+        console.table(f"\nInputs, {found.units}", ["column", "from", "to"], ends)
     target = out or cache_folder() / f"{found.name}.png"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, picture(found, target.suffix.lower()))

@@ -1,5 +1,6 @@
 """Options that several commands have."""
 
+import csv
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +14,25 @@ GuaranteeText = Annotated[str | None, typer.Option(help="standard, top3, rt3, af
 Background = Annotated[
     str | None, typer.Option(help="Images with transparency: the colour behind them. Default: white.")
 ]
+Units = Annotated[str | None, typer.Option(help="raw: own numbers as they are, and ε in their units.")]
+Drop = Annotated[str | None, typer.Option(metavar="COLUMN,…", help="Tables: columns to leave out.")]
+OneHot = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN,…", help="Tables: columns of texts, to become columns of 0 and 1."),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe: loss.margins=floating."),
 ]
+
+
+def names(text: str | None) -> list[str] | None:
+    """Names with commas between them; those with a comma of their own in quotes.
+
+    >>> names('city, "name, first"')
+    ['city', 'name, first']
+    """
+    return None if text is None else [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
 
 
 def changes(texts: list[str]) -> dict[str, Any]:

@@ -31,6 +31,10 @@ class DataWarning(UserWarning):
     """What a user should know of the data: what was left out or changed, and what is odd about it."""
 
 
+class UnitsWarning(UserWarning):
+    """Numbers that can only be in other units than the network's: what is certified is true of them, but not meant."""
+
+
 class RoundingWarning(UserWarning):
     """The rounding of the forward pass is larger than every margin: nothing can be certified."""
 

@@ -224,7 +224,7 @@ def evaluate(
         if not len(places):
             continue
         part = split[places].to(device)
-        points = net.measure(part.inputs)
+        points = net.measure(part.exact)
         for method in methods:
             found = points.certificate(guarantee=guarantee, method=method)
             for epsilon in radii:

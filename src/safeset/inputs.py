@@ -2,6 +2,7 @@
 
 import math
 import operator
+import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from safeset.arithmetic import uncompiled
-from safeset.errors import expected, repeated
+from safeset.errors import UnitsWarning, expected, repeated
 
 MOST_NUMBERS = 2**31  # of one input
+PIXELS = "pixels in [0, 1]"  # the units of ε for images
+NO_PIXELS = (-1.0, 2.0)  # a perturbed pixel may leave [0, 1], but not so far
 Numbers = Tensor | np.ndarray | list[list[float]]
 
 
@@ -92,6 +95,24 @@ def check_shape(shape: object) -> tuple[int, ...]:
         remedy = "Leave out the batch."
         raise expected("`input_shape` to be the shape of one input, such as (3, 32, 32)", repr(shape)[:80], remedy)
     return sizes  # type: ignore[return-value]
+
+
+def warn_if_no_pixels(x: Tensor, units: str) -> None:
+    """Warn of inputs that can only be in other units, where the network's are pixels in [0, 1].
+
+    It is no error: the certificate is true of these points as they are.
+    """
+    if units != PIXELS or not x.numel():
+        return
+    low, high = (float(end) for end in x.aminmax())
+    if low < NO_PIXELS[0] or high > NO_PIXELS[1]:
+        warnings.warn(
+            f"The inputs are from {low:g} to {high:g}, but the network was trained on {PIXELS}, the units of ε: "
+            "divide bytes by 255, and leave normalisation to the network. The certificates are true of the points as "
+            "they were given.",
+            UnitsWarning,
+            stacklevel=6,
+        )
 
 
 def as_count(value: Any) -> int | None:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from safeset.data.decoding import colour
 from safeset.data.points import Point, read_points
 from safeset.data.quality import report
 from safeset.data.sources import load_data
+from safeset.data.units import check_fits
 from safeset.errors import expected, nearest
 from safeset.evaluation import evaluate, remarks
 from safeset.inputs import as_device
@@ -27,7 +28,7 @@ from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.workers import Workers
 
 POINTS_AT_ONCE = 64
-FOLDER_OPTIONS = ("size", "background", "skip_bad")
+OPTIONS = {"folder": ("size", "background", "skip_bad"), ".npz": ("units", "background")}  # of a run's for other data
 
 
 def evaluate_run(
@@ -86,6 +87,7 @@ def run_data(recipe: Recipe, source: str | None = None, progress: Progress | Non
         names = sorted(set(points.class_names) ^ set(task.class_names))
         also = f", other names: {', '.join(names[:5])}" if names else ""
         raise expected(f"data as trained on: {task.input_shape} and {len(task.class_names)} classes", got + also)
+    check_fits(points, task.units, task.range, columns=source is not None)
     return points.for_choices() if recipe.validation else points
 
 
@@ -98,6 +100,7 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
         "data": points.name,
         "split": recipe.split,
         "points": len(points.test),
+        "units": points.units,
         "guarantee": str(guarantee),
         "rows": plain(rows),
         "remarks": remarks(rows, guarantee, net.classes),
@@ -122,7 +125,8 @@ def _options(own: Data, source: str | None) -> dict[str, Any]:
     path = Path(source or own.source)
     if source is None or path.suffix.lower() in (".csv", ".tsv"):
         return own.options
-    return {name: value for name, value in own.options.items() if path.is_dir() and name in FOLDER_OPTIONS}
+    known = OPTIONS.get("folder" if path.is_dir() else path.suffix.lower(), ())
+    return {name: value for name, value in own.options.items() if name in known}
 
 
 def certify_files(
@@ -156,7 +160,9 @@ def certify_files(
         files,
         input_shape=net.input_shape,
         units=task.units,
+        seen=task.range,
         ranges=recipe.data.ranges,
+        one_hot=recipe.data.one_hot if isinstance(recipe.data.one_hot, Mapping) else None,
         background=background or recipe.data.background,
         stdin=stdin,
         chosen=lambda place: place // POINTS_AT_ONCE % workers.count == workers.rank,

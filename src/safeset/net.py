@@ -17,7 +17,7 @@ from safeset.errors import UnsupportedLayerError, expected
 from safeset.estimation import estimate, start_vectors
 from safeset.freezing import Content, check_layers, freeze
 from safeset.guarantees import Guarantee, as_guarantee
-from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_shape
+from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_shape, warn_if_no_pixels
 from safeset.lipschitz.rules import check_untouched
 from safeset.lipschitz.upward import row_norms
 from safeset.margins import instrument
@@ -64,6 +64,7 @@ class CertifiedNet(nn.Module):
         guarantee = as_guarantee(guarantee)
         self.guarantee = guarantee if self.class_names is None else guarantee.bind(self.class_names)
         self.guarantee.largest_k(self.classes)  # raises if there are too few classes
+        self.units = ""  # what the inputs are measured in, where a run says so
         self._kept: list[tuple[Content, FrozenNet]] = []  # in a list, so that it is no submodule
 
     def forward(self, x: Tensor) -> Tensor:
@@ -245,6 +246,7 @@ class CertifiedNet(nn.Module):
                 if not inputs.is_floating_point()
                 else "",
             )
+        warn_if_no_pixels(inputs, self.units)
         return inputs
 
 
@@ -256,6 +258,7 @@ class FrozenNet(CertifiedNet):
         self.network, self._steps = network, net._steps
         self.input_shape, self.classes = net.input_shape, net.classes
         self.guarantee, self.epsilon, self.class_names = net.guarantee, net.epsilon, net.class_names
+        self.units = net.units
         self.eval()
         # What was proved of another is looked at before it is used, like what was proved here.
         self._proved: tuple[Content, Proof] | None = before._proved if before else None

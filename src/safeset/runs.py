@@ -196,13 +196,15 @@ def build(recipe: Recipe, network: nn.Module | None = None) -> CertifiedNet:
     assert task is not None
     assert recipe.epsilon is not None
     assert recipe.guarantee is not None
-    return CertifiedNet(
+    net = CertifiedNet(
         _model(recipe) if network is None else network,
         input_shape=task.input_shape,
         guarantee=recipe.guarantee,
         epsilon=recipe.epsilon,
         class_names=task.class_names,
     )
+    net.units = task.units
+    return net
 
 
 def _model(recipe: Recipe) -> nn.Module:

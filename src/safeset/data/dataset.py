@@ -11,24 +11,25 @@ import torch
 from torch import Tensor
 
 from safeset.errors import DataNotFoundError, expected
+from safeset.inputs import PIXELS as PIXELS
 from safeset.inputs import check_names
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # the same items, shown as they go by
-PIXELS = "pixels in [0, 1]"  # the units of ε for images
+KINDS = (torch.uint8, torch.float32, torch.float64)
 VALIDATION_SHARE, TEST_SHARE = 0.1, 0.2  # of what a source does not split itself
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Points and labels: x (n, …) as bytes for images, as float32 for tables; y (n,) int64."""
+    """Points and labels: x (n, …) as bytes for images, as float32 or float64 for other numbers; y (n,) int64."""
 
     x: Tensor
     y: Tensor
 
     def __post_init__(self) -> None:
-        if len(self.x) != len(self.y) or self.y.ndim != 1 or self.x.dtype not in (torch.uint8, torch.float32):
+        if len(self.x) != len(self.y) or self.y.ndim != 1 or self.x.dtype not in KINDS:
             got = f"{tuple(self.x.shape)} {self.x.dtype} and {tuple(self.y.shape)} {self.y.dtype}"
-            raise expected("points of bytes or float32, and a label for each", got)
+            raise expected("points of bytes, float32 or float64, and a label for each", got)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -56,8 +57,21 @@ class Split:
 
     @property
     def inputs(self) -> Tensor:
-        """The points as a network sees them, float32: bytes become numbers in [0, 1]."""
-        return self.x.float() / 255 if self.x.dtype == torch.uint8 else self.x
+        """The points as a network sees them in training, float32: bytes become numbers in [0, 1]."""
+        return self.x.float() / 255 if self.x.dtype == torch.uint8 else self.x.float()
+
+    @property
+    def exact(self) -> Tensor:
+        """The points as they are certified, float64: what a source has written, without rounding it to float32."""
+        return self.x.double() / 255 if self.x.dtype == torch.uint8 else self.x.double()
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest number, as a network sees them; (0, 0) without points."""
+        if not self.x.numel():
+            return 0.0, 0.0
+        low, high = (float(bound) for bound in self.x.aminmax())
+        return (low / 255, high / 255) if self.x.dtype == torch.uint8 else (low, high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +87,7 @@ class Dataset:
         groups: a coarser class for each class (superclasses), where the source has them.
         identifiers: other names of the classes, by which files may name them (WordNet's).
         ranges: (least, largest) of each column that is scaled to [0, 1], for tables.
+        one_hot: columns of a table that hold texts, each with those that become columns of 0 and 1.
         names: what each training and each test point is called in its source.
         notes: what a user should know of how the source was read, a sentence each.
     """
@@ -85,13 +100,14 @@ class Dataset:
     groups: tuple[str, ...] | None = None
     identifiers: tuple[str, ...] | None = None
     ranges: dict[str, tuple[float, float]] | None = None
+    one_hot: dict[str, tuple[str, ...]] | None = None
     names: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_names(self.class_names)
         for split in (self.train, self.test):
-            if split.x.dtype == torch.float32 and not bool(split.x.isfinite().all()):
+            if split.x.is_floating_point() and not bool(split.x.isfinite().all()):
                 raise expected(f"finite points in {self.name}", "NaN or infinite numbers")
             if len(split) and not bool(((split.y >= 0) & (split.y < self.classes)).all()):
                 raise expected(f"labels in 0..{self.classes - 1}", f"{split.y.min()}..{split.y.max()}")
@@ -107,6 +123,12 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one point."""
         return tuple(self.train.x.shape[1:])
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest number of all points, as a network sees them."""
+        ends = [split.range for split in (self.train, self.test) if len(split)] or [(0.0, 0.0)]
+        return min(low for low, _ in ends), max(high for _, high in ends)
 
     def counts(self) -> list[tuple[str, int, int]]:
         """Each class with the number of its training and test points."""

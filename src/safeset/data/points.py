@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from safeset.data.arrays import read_arrays
+from safeset.data.columns import OneHot, encoded, numbers_of, read_table, scaled
 from safeset.data.dataset import PIXELS
-from safeset.data.decoding import SUFFIXES, read_image
-from safeset.data.tables import numbers_of, read_table, scaled
-from safeset.errors import ArgumentError, expected, first_few
+from safeset.data.decoding import BACKGROUND, SUFFIXES, read_image
+from safeset.data.npz import channels_first, is_exact
+from safeset.data.units import AS_PIXELS, far_outside
+from safeset.errors import ArgumentError, DataWarning, expected, first_few
 
 IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*", b"P5", b"P6")
 
@@ -43,7 +45,9 @@ def read_points(
     *,
     input_shape: tuple[int, ...],
     units: str,
+    seen: tuple[float, ...] | None = None,
     ranges: Mapping[str, tuple[float, ...]] | None = None,
+    one_hot: OneHot | None = None,
     background: str | None = None,
     stdin: BinaryIO | None,
     chosen: Callable[[int], bool] = lambda place: True,
@@ -55,12 +59,14 @@ def read_points(
             standard input: an image, a list of files (one in a line), or a CSV.
         input_shape: shape of one input; images are resized to it.
         units: those of the inputs; only where they are pixels in [0, 1], images are taken, and bytes divided by 255.
+        seen: the least and the largest number of training; points far outside can only be in other units.
         ranges: (least, largest) of each column, if the net was trained on a table.
+        one_hot: the texts of its columns that are encoded.
         background: the colour that transparent parts of images are composited on; white if None.
         stdin: standard input.
         chosen: which points are wanted, by their place; the others are not decoded.
     """
-    form = _Form(input_shape, units == PIXELS, ranges, background)
+    form = _Form(input_shape, units == PIXELS, seen, ranges, one_hot or {}, background)
     for place, read in enumerate(_each(sources, form, stdin)):
         if chosen(place):
             yield read()
@@ -71,7 +77,9 @@ class _Form(NamedTuple):
 
     shape: tuple[int, ...]
     pixels: bool
+    seen: tuple[float, ...] | None
     ranges: Mapping[str, tuple[float, ...]] | None
+    one_hot: OneHot
     background: str | None
 
 
@@ -140,13 +148,14 @@ def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
 def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False) -> Iterator[Read]:
     """Rows of a table, in its order; columns beyond those of the training are not looked at."""
     header, rows = read_table(lines, source, tabs=tabs)
-    columns = list(form.ranges or {})
+    inputs, texts = list(form.ranges or {}), set(encoded(form.one_hot, form.one_hot))
+    columns = [*(name for name in inputs if name not in texts), *form.one_hot]
     missing = [name for name in columns if name not in header]
     if missing:
         raise expected(f"the columns {', '.join(columns)} in {source}", f"none named {first_few(missing)}")
 
     def point(row: tuple[int, list[str]]) -> Point:
-        numbers, _, bad = numbers_of([row], header, columns)
+        numbers, _, bad = numbers_of([row], header, inputs, one_hot=form.one_hot)
         name = f"{source}:{row[0]}"
         if bad:
             return Point(name, None, bad[row[0]].removeprefix(f"line {row[0]} "))
@@ -155,38 +164,78 @@ def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False)
     yield from (partial(point, row) for row in rows)
 
 
+ARRAYS = ("x", "x_test", "x_train")  # the first that there is
+
+
 def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Read]:
     """The points of an array x; rows of a table as they were before scaling, in the order of its columns."""
-    shape = form.shape
-    array = read_arrays(file, source, ["x"]).get("x")
+    found = read_arrays(file, source, ARRAYS)
+    which = next((name for name in ARRAYS if name in found), "x")
+    array = found.get(which)
     if array is None or array.dtype.kind not in "fiu":
         raise expected(f"numbers in an array x of {source}", "none")
-    if array.shape[1:] not in (shape, shape[1:] if len(shape) == 3 and shape[0] == 1 else shape) or not array.ndim:
-        raise expected(f"x of {source} to be of shape (n, {', '.join(map(str, shape))})", f"shape {array.shape}")
+    array = _fitting(array, f"{which} of {source}", form)
+    prefix = source if which == "x" else f"{source}:{which}"
 
     def point(place: int) -> Point:
-        with np.errstate(over="ignore"):
-            numbers = torch.from_numpy(array.reshape(-1, *shape)[place].astype(np.float64))
-        return _point(f"{source}[{place}]", numbers, form, as_bytes=array.dtype == np.uint8)
+        if not is_exact(array[place]) and np.isfinite(array[place].astype(np.float64)).all():
+            return Point(f"{prefix}[{place}]", None, "numbers with more digits than float64 holds")
+        numbers = torch.from_numpy(array[place].astype(np.float64))
+        return _point(f"{prefix}[{place}]", numbers, form, as_bytes=array.dtype == np.uint8)
 
-    yield from (partial(point, place) for place in range(len(array)))
+    def quietly(place: int) -> Point:
+        with np.errstate(over="ignore"):
+            return point(place)
+
+    yield from (partial(quietly, place) for place in range(len(array)))
+
+
+def _fitting(array: np.ndarray, what: str, form: _Form) -> np.ndarray:
+    """An array (n, *shape): of images the channels may be last, and a fourth one is composited."""
+    shape = form.shape
+    others = (shape[1:], (*shape[1:], shape[0]), (*shape[1:], 4)) if len(shape) == 3 else ()
+    if array.shape[1:] != shape and array.shape[1:] in others:
+        background = form.background or BACKGROUND if form.pixels and shape[0] == 3 else None
+        array, notes = channels_first(array, what, background, last=True)
+        for note in notes:
+            warnings.warn(note, DataWarning, stacklevel=2)
+    if array.shape[1:] != shape or not array.ndim:
+        raise expected(f"{what} to be of shape (n, {', '.join(map(str, shape))})", f"shape {array.shape}")
+    return array
 
 
 def _point(name: str, numbers: Tensor, form: _Form, *, as_bytes: bool = False) -> Point:
     """Numbers in a user's units as the net's input, or what is wrong with them."""
     if not bool(numbers.isfinite().all()):
         return Point(name, None, "NaN or infinite numbers")
-    if form.ranges is not None:
-        try:
-            return Point(name, scaled(numbers[None], form.ranges)[0])
-        except ArgumentError as error:
-            return Point(name, None, str(error))
-    plain = numbers.float() / 255 if as_bytes and form.pixels else numbers.float()
-    if form.pixels and not bool(((plain >= 0) & (plain <= 1)).all()):
-        got = f"numbers in {float(plain.min()):g}..{float(plain.max()):g}"
-        return Point(name, None, str(expected(PIXELS, got, "Divide by 255, or give bytes (uint8).")))
-    finite = bool(plain.isfinite().all())
-    return Point(name, plain if finite else None, "" if finite else "numbers too large for float32")
+    try:
+        if form.ranges is not None:
+            x = scaled(numbers[None], form.ranges)[0]
+            _check_row(x, numbers, form.ranges, form.seen)
+            return Point(name, x)
+        x = numbers / 255 if as_bytes and form.pixels else numbers
+        got = f"numbers in {float(x.min()):g}..{float(x.max()):g}"
+        if form.pixels and not bool(((x >= 0) & (x <= 1)).all()):
+            raise expected(PIXELS, got, f"{AS_PIXELS}.")
+        if not form.pixels and form.seen is not None and bool(far_outside(x[None], form.seen).any()):
+            low, high = form.seen
+            remedy = "Give them in the units of training."
+            raise expected(f"numbers as in training, which were in {low:g}..{high:g}", got, remedy)
+    except ArgumentError as error:
+        return Point(name, None, str(error))
+    return Point(name, x)
+
+
+def _check_row(
+    x: Tensor, numbers: Tensor, ranges: Mapping[str, tuple[float, ...]], seen: tuple[float, ...] | None
+) -> None:
+    """Complain of a row that can only be in other units than those of training, by its worst column."""
+    if seen is None or not bool(far_outside(x[None], (min(seen[0], 0.0), max(seen[1], 1.0))).any()):
+        return
+    worst = int((x - 0.5).abs().argmax())
+    column, (low, high) = list(ranges.items())[worst]
+    remedy = "Give the columns in the units of training."
+    raise expected(f"numbers as in training: {column!r} was in {low:g}..{high:g}", f"{numbers[worst]:g}", remedy)
 
 
 def _reason(error: Exception) -> str:

@@ -5,7 +5,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from safeset.data import acasxu, cifar100, embedded, images, tables, tiny_imagenet
+from safeset.data import acasxu, cifar100, embedded, images, npz, tables, tiny_imagenet
 from safeset.data.dataset import Dataset, Progress, data_folder, find
 from safeset.data.download import ARCHIVES
 from safeset.errors import DataNotFoundError, expected, nearest
@@ -86,7 +86,7 @@ def load_data(source: str | Path, *, progress: Progress | None = None, **options
         if path.is_dir():
             return images.folder(path, progress=progress, **options)
         if path.is_file() and path.suffix.lower() == ".npz":
-            return tables.npz(path, **options)
+            return npz.npz(path, **options)
         if path.is_file() and path.suffix.lower() in (".csv", ".tsv"):
             return tables.table(path, **options)
     except TypeError as error:

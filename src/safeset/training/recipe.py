@@ -12,6 +12,7 @@ from safeset.data.augmentation import Augmentation
 from safeset.data.dataset import Dataset
 from safeset.data.decoding import colour
 from safeset.data.sources import SOURCES
+from safeset.data.units import RAW
 from safeset.errors import ArgumentError, expected, nearest
 from safeset.guarantees import Affinity, Guarantee, RelaxedTopK, Standard, names_a_file, parse
 from safeset.inputs import check_epsilon, is_text
@@ -38,6 +39,9 @@ class Data:
     background: str | None = None  # images with transparency: the colour behind them
     label: str | None = None  # tables: the label's column
     ranges: Mapping[str, tuple[float, ...]] | None = None  # tables: (least, largest) of each column
+    drop: tuple[str, ...] | None = None  # tables: columns to leave out
+    one_hot: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = None  # tables: columns of texts, or their texts
+    units: str | None = None  # own numbers: "raw" takes them as they are
     skip_bad: bool = False
     network: str | None = None  # acasxu
     points: int | None = None  # acasxu, blobs2d
@@ -51,6 +55,8 @@ class Data:
                 raise expected("`ranges` to be pairs (least, largest)", f"{list(pair)} for {name!r}")
         if self.background is not None:
             colour(self.background)
+        if self.units is not None:
+            _among("units", self.units, [RAW])
         _between(1, LARGEST_SIDE, "size", self.size)
         _at_least(1, "points", self.points)
         _between(0, 2**31 - 1, "seed", self.seed)
@@ -97,6 +103,11 @@ class Task:
     input_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     units: str  # what ε is measured in
+    range: tuple[float, ...] | None = None  # the least and the largest number of training; older runs have none
+
+    def __post_init__(self) -> None:
+        if self.range is not None and (len(self.range) != 2 or not 0 <= self.range[1] - self.range[0] < math.inf):
+            raise expected("`range` to be a pair (least, largest)", list(self.range))
 
 
 PRECISIONS = ("tf32", "float32", "bfloat16")
@@ -236,13 +247,18 @@ class Recipe:
         steps = max(1, len(data.train) // batch)
         return replace(
             self,
-            data=replace(self.data, source=absolute(self.data.source), ranges=data.ranges or self.data.ranges),
+            data=replace(
+                self.data,
+                source=absolute(self.data.source),
+                ranges=data.ranges or self.data.ranges,
+                one_hot=data.one_hot or self.data.one_hot,
+            ),
             guarantee=str(self.bound(data)),
             epsilon=epsilon if self.epsilon is None else self.epsilon,
             model="own" if own_network else self.model or _model_for(data.input_shape),
             epochs=self.epochs or max(100, min(LEAST_STEPS // steps, 1000)),
             batch=batch,
-            task=Task(data.input_shape, data.class_names, data.units),
+            task=Task(data.input_shape, data.class_names, data.units, data.train.range),
         )
 
 

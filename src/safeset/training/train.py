@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from safeset.cards import card
-from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Split
+from safeset.data.dataset import KINDS, TEST_SHARE, Dataset, Split
 from safeset.data.quality import report
 from safeset.data.sources import SOURCES, load_data
+from safeset.data.units import given_units
 from safeset.errors import SafesetError, expected
 from safeset.files import write_json, write_whole
 from safeset.inputs import as_device, as_tensor
@@ -233,7 +234,7 @@ def _dataset(data: Dataset | tuple[Tensor, Tensor]) -> Dataset:
     if not bool(x.isfinite().all()):
         raise expected("finite inputs", "NaN or infinite ones")
     y = y.long()
-    split = Split(x if x.dtype == torch.uint8 else x.float(), y)
+    split = Split(x if x.dtype in KINDS else x.double(), y)
     names = tuple(map(str, range(int(y.max()) + 1)))
-    units = PIXELS if x.dtype == torch.uint8 else "the units of the inputs"
+    units = given_units(split)
     return Dataset("own", *split.held_out(TEST_SHARE), names, units)

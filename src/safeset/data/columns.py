@@ -1,0 +1,168 @@
+"""The columns of a CSV file: their names, numbers and texts, and what is wrong with which row."""
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from safeset.errors import expected, nearest, repeated
+
+UNNAMED = ("", "Unnamed: 0")  # an index column, as it is and as pandas reads it
+MOST_TEXTS = 1000  # of a column that is to be encoded
+FEW_TEXTS = 50  # of a column that encoding is proposed for
+MISSING = {"", "na", "n/a", "nan", "none", "null", "?", "-", "inf", "-inf"}
+
+Row = tuple[int, list[str]]  # with the number of its line
+OneHot = Mapping[str, tuple[str, ...]]  # texts of columns; each becomes a column of 0 and 1
+
+
+def read_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[list[str], list[Row]]:
+    """The names of the columns, and each row that is not empty with the number of its line."""
+    try:
+        reader = csv.reader(lines, delimiter="\t" if tabs else ",")
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise expected(f"{what} to be a CSV file", str(error)) from None
+    except UnicodeDecodeError:
+        raise expected(f"{what} to be text in UTF-8", "other bytes", "Save it as UTF-8.") from None
+    header = [name.strip() for name in rows[0][1]] if rows else []
+    if _looks_like_data(header, rows[1:]):
+        remedy = "Put a line with a name for each column before it, such as x1,x2,label."
+        raise expected(
+            f"{what} to start with a header, the names of its columns", f"data: {','.join(header)[:60]!r}", remedy
+        )
+    if not header or len(set(header)) < len(header):
+        got = f"{repeated(header)!r} twice" if header else "nothing"
+        raise expected(f"{what} to start with a header of different names", got)
+    other = next((mark for mark in (";", "\t", ",") if len(header) == 1 and mark in header[0]), None)
+    if other:
+        wanted = "tabs" if tabs else "commas"
+        raise expected(f"{what} to have columns between {wanted}", f"{other!r} in {header[0][:40]!r}", "Save it so.")
+    return header, rows[1:]
+
+
+def _looks_like_data(header: list[str], rows: list[Row]) -> bool:
+    """Whether a first line holds numbers, but for one text at most, which is a label of other lines too.
+
+    Names may be numbers that count: 0, 1, 2, or 2010, 2011, 2012.
+    """
+    numbers = [number_in(cell) for cell in header]
+    values = [number for number in numbers if number is not None]
+    if not values or len(values) < len(header) - 1:
+        return False
+    if len(values) < len(header):
+        place = numbers.index(None)
+        return any(row[place].strip() == header[place] for _, row in rows if len(row) > place)
+    return not (all(value.is_integer() for value in values) and all(two - one == 1 for one, two in pairwise(values)))
+
+
+def is_index(header: list[str], rows: list[Row]) -> bool:
+    """Whether the first column only numbers the rows: without a name, and with whole numbers that all differ."""
+    if not header or header[0] not in UNNAMED:
+        return False
+    cells = [row[0].strip() for _, row in rows if row]
+    return len(cells) > 1 and all(cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells)
+
+
+def check_no_texts(rows: list[Row], header: list[str], columns: Sequence[str], what: str) -> None:
+    """Complain once of columns in which most cells are texts, with what can be done."""
+    texts: dict[str, set[str]] = {}
+    for name in columns:
+        place = header.index(name)
+        cells = [row[place].strip() for _, row in rows if len(row) == len(header)]
+        there = [cell for cell in cells if cell.lower() not in MISSING]
+        strange = [cell for cell in there if number_in(cell) is None]
+        if 2 * len(strange) > len(there):
+            texts[name] = set(strange)
+    if not texts:
+        return
+    few = [name for name, found in texts.items() if len(found) <= FEW_TEXTS and 2 * len(found) <= max(2, len(rows))]
+    encode = f", --one-hot {','.join(few)} encodes {'them' if len(few) > 1 else 'it'}" if few else ""
+    names = ", ".join(map(repr, texts))
+    hold = f"column{'s' if len(texts) > 1 else ''} {names}, which hold{'' if len(texts) > 1 else 's'} text"
+    remedy = f"--drop {','.join(texts)} leaves {'them' if len(texts) > 1 else 'it'} out{encode}."
+    raise expected(f"numbers in {what}", f"the {hold}", f"{remedy} --label names the column of labels.")
+
+
+def texts_of(rows: list[Row], header: list[str], columns: Sequence[str], what: str) -> dict[str, tuple[str, ...]]:
+    """The texts of columns that are to be encoded, in order."""
+    found = {}
+    for name in columns:
+        if name not in header:
+            raise expected(f"columns of {what} to encode", repr(name), nearest(name, header))
+        place = header.index(name)
+        texts = sorted({row[place].strip() for _, row in rows if len(row) == len(header)} - {""})
+        if not 0 < len(texts) <= MOST_TEXTS:
+            remedy = "Leave it out with --drop."
+            raise expected(f"1..{MOST_TEXTS} different texts in {name!r}, to encode it", f"{len(texts):,}", remedy)
+        found[name] = tuple(texts)
+    return found
+
+
+def encoded(columns: Iterable[str], one_hot: OneHot) -> list[str]:
+    """The names of the inputs that columns become: ``city=Rome`` for a text of one that is encoded.
+
+    >>> encoded(["height", "city"], {"city": ("Bern", "Rome")})
+    ['height', 'city=Bern', 'city=Rome']
+    """
+    each = ([f"{name}={text}" for text in one_hot[name]] if name in one_hot else [name] for name in columns)
+    return [name for names in each for name in names]
+
+
+def numbers_of(
+    rows: Iterable[Row],
+    header: list[str],
+    inputs: Sequence[str],
+    label: str | None = None,
+    one_hot: OneHot | None = None,
+) -> tuple[list[list[float]], list[str], dict[int, str]]:
+    """Numbers and labels of the good rows, and what is wrong with the others, by line."""
+    texts = {name: {f"{name}={text}" for text in known} for name, known in (one_hot or {}).items()}
+    plain = [name for name in inputs if not any(name in known for known in texts.values())]
+    numbers, labels, bad = [], [], {}
+    for line, row in rows:
+        if len(row) != len(header):
+            bad[line] = f"line {line} has {len(row)} columns instead of {len(header)}"
+            continue
+        cells = dict(zip(header, row, strict=True))
+        values = {name: number_in(cells[name]) for name in plain}
+        wrong = [name for name, value in values.items() if value is None]
+        chosen = {name: f"{name}={cells[name].strip()}" for name in texts}
+        unknown = [name for name, text in chosen.items() if text not in texts[name]]
+        if label is not None and not cells[label].strip():
+            wrong.append(label)
+        if wrong or unknown:
+            name = (wrong or unknown)[0]
+            also = "" if wrong else f", which is none of the {len(texts[name])} texts of training"
+            bad[line] = f"line {line} has {cells[name]!r} for {name!r}{also}"
+            continue
+        ones = set(chosen.values())
+        numbers.append([float(name in ones) if (value := values.get(name)) is None else value for name in inputs])
+        labels.append(cells[label].strip() if label is not None else "")
+    return numbers, labels, bad
+
+
+def number_in(cell: str) -> float | None:
+    """A finite number as a cell has it, or None.
+
+    >>> number_in("1e-3"), number_in("1_000"), number_in("nan")
+    (0.001, None, None)
+    """
+    try:
+        value = float(cell) if "_" not in cell else math.nan  # which Python would read over
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def scaled(x: Tensor, ranges: Mapping[str, tuple[float, ...]]) -> Tensor:
+    """Columns from their (least, largest) to [0, 1], in float64; a column of one value becomes its distance from it."""
+    low, high = torch.tensor(list(ranges.values()), dtype=torch.float64).unbind(dim=1)
+    spread = torch.where(high > low, high - low, torch.ones_like(low))
+    found = (x.double() - low) / spread
+    if not bool(found.isfinite().all()):
+        raise expected("numbers that can be scaled to [0, 1]", "numbers too large for it")
+    return found
