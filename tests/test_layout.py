@@ -32,7 +32,10 @@ def test_nothing_is_lost_added_or_moved_and_no_line_is_too_wide(table, width):
     pairs = [
         part
         for title, *cells in rows
-        for part in (title, *(f"{name}:{cell}" if name else cell for name, cell in zip(header[1:], cells) if cell))
+        for part in (
+            title,
+            *(f"{name}:{cell}" if name else cell for name, cell in zip(header[1:], cells, strict=True) if cell),
+        )
     ]
     expected = [letters("".join(columns)), letters("".join(pairs))]
     assert letters("".join(lines)) in expected
