@@ -42,8 +42,8 @@ def child(asked, out, err):
         assert libc.capget(head, sets) == 0
         assert libc.capset(head, (ctypes.c_uint32 * 6)(*(each & ~0b110 for each in sets))) == 0  # CAP_DAC_*
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
-    for each in (console.out, console.err):  # what Rich looks at only when it is imported
-        each._color_system = each._detect_color_system()
+    for each in (console.out, console.err):  # they look at the streams and the environment only once
+        each.__init__(stderr=each.stderr, soft_wrap=True)
     sys.argv = ["safeset", *asked["arguments"]]
     code = 0
     try:
