@@ -28,6 +28,21 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def train(
     recipe: Annotated[str | None, typer.Argument(help="A recipe's TOML file, or its name: `safeset models`.")] = None,
@@ -102,7 +117,8 @@ def train(
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         remedy = "safeset evaluate writes it anew."
         raise expected(f"an evaluation in {Run(path).evaluation}", "something else", remedy) from None
-    console.out.print(f"\nThe run is {path}. Next: safeset certify {path} FILE…, safeset evaluate {path} --per-class")
+    one = path / f"seed{stated.seed}" if stated.seeds > 1 else path  # any of several networks
+    console.out.print(f"\nThe run is {path}. Next: safeset certify {one} FILE…, safeset evaluate {one} --per-class")
 
 
 @app.command()
@@ -113,36 +129,60 @@ def evaluate(
     guarantee: GuaranteeText = None,
     data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Also by class.")] = False,
-    out: Annotated[Path | None, typer.Option(help="JSON file. Default: evaluation.json in the run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file. Default: evaluation.json in the run, for all of its own numbers.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is written, and nothing else.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
     device: Device = None,
 ) -> None:
     """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, top-1, sizes."""
-    from safeset.files import write_json
-    from safeset.jobs import evaluate_run
+    _check_format(as_json, as_csv)
+    from safeset.files import json_text, write_json
+    from safeset.jobs import evaluate_run, is_own
     from safeset.runs import Run
     from safeset.workers import joined
 
-    target = out or Run(run).evaluation
-    if out is not None and not target.parent.is_dir():
-        raise expected("a directory for the JSON file", f"none at {target.parent}")
+    stored = Run(run).evaluation
+    asked: dict[str, Any] = {
+        "epsilons": _numbers(epsilon) if epsilon else None,
+        "methods": [part.strip() for part in method.split(",")],
+        "guarantee": guarantee,
+        "source": data,
+    }
+    own = is_own(Run(run).read_recipe(), **asked)
+    if out is not None and not out.parent.is_dir():
+        raise expected("a directory for the JSON file", f"none at {out.parent}")
+    if out is not None and not own and out.resolve() == stored.resolve():
+        raise expected("another file than that of the run's own evaluation", str(out), "Choose another --out.")
     with joined(device) as workers:
         result, units = evaluate_run(
             Run(run),
-            epsilons=_numbers(epsilon) if epsilon else None,
-            methods=[part.strip() for part in method.split(",")],
-            guarantee=guarantee,
-            source=data,
+            **asked,
             per_class=per_class,
             device=device,
             progress=console.progress,
         )
     if not workers.first:
         return
+    target = out or (stored if own else None)
     try:
-        write_json(target, result)
+        if target is not None:
+            write_json(target, result)
     finally:  # neither a full disk nor a closed pipe loses all
-        console_answers.evaluation(result, units)
-    console.out.print(f"\nWritten to {target}.")
+        if as_json:
+            console.line(json_text(result))
+        elif as_csv:
+            for each in console_answers.evaluation_cells(result):
+                console.line(console_answers.row(each))
+        else:
+            console_answers.evaluation(result, units)
+    kept = f"{stored} keeps the run's own numbers; these are not written. To write them: --out FILE"
+    told = f"Written to {target}." if target else kept
+    if as_json or as_csv:
+        console.err.print(told)
+    else:
+        console.out.print(f"\n{told}")
 
 
 @app.command()
@@ -158,10 +198,7 @@ def certify(
     device: Device = None,
 ) -> None:
     """Certify images or rows: the answer, what it may also include, and what holds up to which change."""
-    if as_json and as_csv:
-        raise expected("one of --json and --csv", "both")
-    if sys.stdout is None:
-        raise expected("standard output for the answers", "none: it is closed")
+    _check_format(as_json, as_csv)
     from safeset.jobs import certify_files
     from safeset.promises import check_preference
     from safeset.workers import joined
@@ -223,6 +260,13 @@ def models() -> None:
 def version() -> None:
     """The version."""
     console.out.print(f"safeset {__version__}")
+
+
+def _check_format(as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise expected("one of --json and --csv", "both")
+    if sys.stdout is None:
+        raise expected("standard output for the answers", "none: it is closed")
 
 
 def _numbers(text: str) -> list[float]:

@@ -127,6 +127,7 @@ def figures(
         for path in draw(
             names or (), runs=runs, out=out, seed=seed, device=device, tell=console.err.print, watch=watch
         ):
+            watch.end()
             console.out.print(f"Drawn: {path}")
     finally:
         watch.end()

@@ -69,9 +69,14 @@ def check_folder(path: Path, what: str) -> None:
         raise expected(f"a directory for {what} at {path}", got, "Choose another.")
 
 
+def json_text(value: Any) -> str:
+    """Plain values as JSON, as all files of safeset have it."""
+    return json.dumps(value, indent=1)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, whole or not at all."""
-    write_whole(path, json.dumps(value, indent=1) + "\n")
+    write_whole(path, json_text(value) + "\n")
 
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str]) -> None:

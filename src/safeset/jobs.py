@@ -70,6 +70,24 @@ def evaluate_run(
     return result, points.units
 
 
+def is_own(
+    recipe: Recipe,
+    *,
+    epsilons: Sequence[float] | None = None,
+    methods: Sequence[str] = METHODS,
+    guarantee: str | None = None,
+    source: str | None = None,
+) -> bool:
+    """Whether an evaluation with these arguments of `evaluate_run` holds all that a run's own has, and may replace it.
+
+    >>> recipe = Recipe(Data("digits"), guarantee="rt3", epsilon=0.3)
+    >>> is_own(recipe), is_own(recipe, epsilons=[0.1, 0.3]), is_own(recipe, epsilons=[0.1]), is_own(recipe, source="x")
+    (True, True, False, False)
+    """
+    same_points = source is None and guarantee in (None, recipe.guarantee)
+    return same_points and (epsilons is None or recipe.epsilon in epsilons) and set(METHODS) <= set(methods)
+
+
 def run_data(recipe: Recipe, source: str | None = None, progress: Progress | None = None) -> Dataset:
     """The data of a fitted recipe, or other data of the same shape and classes."""
     task, own = recipe.task, recipe.data
