@@ -16,14 +16,10 @@ from safeset import console
 from safeset.bars import Bar
 from safeset.cli import app
 from safeset.runs import Run
-from workplace import QUICK, RESULTS, archives_at, commands, furnish
+from workplace import FIGURES, QUICK, RESULTS, archives_at, commands, furnish
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor, while something moves
-FIGURES = (  # an epoch of each network shows what a hundred do
-    "import safeset.figures as figures\nwhole = figures.recipe_of\n"
-    "figures.recipe_of = lambda row, changes: whole(row, {**changes, 'epochs': 1})"
-)
 INTERRUPT = (
     "import os, signal\nfrom safeset.console import TrainingWatch\nwhole = TrainingWatch.step\n"
     "def step(self, loss):\n    whole(self, loss)\n"
