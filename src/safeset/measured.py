@@ -11,6 +11,7 @@ from safeset.certificates import Certificate
 from safeset.certify import certificate, membership, memberships, targets
 from safeset.errors import expected
 from safeset.guarantees import Guarantee
+from safeset.inputs import one_epsilon
 from safeset.proof import Bounds
 from safeset.radii import ClassError
 
@@ -40,6 +41,7 @@ class Measured:
         self,
         *,
         epsilon: float | None = None,
+        eps: float | None = None,
         guarantee: Guarantee | str | None = None,
         method: str | None = None,
         prefer: str = "smallest",
@@ -49,7 +51,7 @@ class Measured:
             found = certificate(
                 self._logits,
                 self._bounds.head,
-                self._epsilon if epsilon is None else epsilon,
+                one_epsilon(epsilon, eps, self._epsilon),
                 self._guarantee if guarantee is None else guarantee,
                 method=method,
                 error=self._error,
