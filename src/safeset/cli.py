@@ -155,6 +155,7 @@ def evaluate(
         raise expected("a directory for the JSON file", f"none at {out.parent}")
     if out is not None and not own and out.resolve() == stored.resolve():
         raise expected("another file than that of the run's own evaluation", str(out), "Choose another --out.")
+    notes: list[str] = []  # for after the table
     with joined(device) as workers:
         result, units = evaluate_run(
             Run(run),
@@ -162,6 +163,7 @@ def evaluate(
             per_class=per_class,
             device=device,
             progress=console.progress,
+            tell=notes.append,
         )
     if not workers.first:
         return
@@ -177,6 +179,7 @@ def evaluate(
                 console.line(console_answers.row(each))
         else:
             console_answers.evaluation(result, units)
+        console.notes(notes)
     kept = f"{stored} keeps the run's own numbers; these are not written. To write them: --out FILE"
     told = f"Written to {target}." if target else kept
     if as_json or as_csv:
@@ -204,7 +207,7 @@ def certify(
     from safeset.workers import joined
 
     check_preference(prefer)
-
+    notes: list[str] = []  # for after the table
     stdin = sys.stdin.buffer if sys.stdin else None
     with joined(device) as workers:
         records = certify_files(
@@ -216,9 +219,11 @@ def certify(
             prefer=prefer,
             device=device,
             stdin=stdin,
+            tell=notes.append,
         )
         records = console.waited(records, "proving the network's bounds")
         bad = _print_certificates(records, as_json=as_json, as_csv=as_csv, header=workers.first)
+    console.notes(notes)
     if bad:
         console.err.print(f"{bad} of the points could not be read.")
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from safeset.arithmetic import strict_arithmetic, uncompiled
 from safeset.certificates import Certificate
 from safeset.certify import check_logits
 from safeset.constants import HeadConstants
+from safeset.diagnosis import Diagnosis
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.estimation import estimate, start_vectors
 from safeset.freezing import Content, check_layers, freeze
@@ -208,6 +209,21 @@ class CertifiedNet(nn.Module):
         """
         found = self.certify(x, epsilon=epsilon, eps=eps, guarantee=guarantee, method=method, prefer=prefer)
         return found.ranking[:, 0], found.whole
+
+    def diagnose(
+        self,
+        x: Numbers,
+        *,
+        epsilon: float | None = None,
+        eps: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+    ) -> Diagnosis:
+        """Why so many of the points are certified, or so few: the median radius, the costliest layer, what to do.
+
+        Arguments as for `certify`. Print what comes back: it explains itself.
+        """
+        return self.measure(x).diagnose(epsilon=epsilon, eps=eps, guarantee=guarantee, method=method)
 
     def extra_repr(self) -> str:
         """Shape, guarantee and epsilon, for printing."""
