@@ -236,7 +236,11 @@ class Certificate:
                 )
                 answer = f"{{{', '.join(map(str, record['core']))}}}{optional} below {shown(record['core_radius'])}"
             lines.append(f"  {place}: {answer}")
-        return "\n".join([*lines, f"  … {len(self) - 20} more"] if len(self) > 20 else lines)
+        if len(self) > 20:
+            lines.append(f"  … {len(self) - 20} more")
+        if self.layers and len(self) and not bool(self.certified.any()):
+            lines.append("  Nothing is certified: net.diagnose(x) says why.")
+        return "\n".join(lines)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

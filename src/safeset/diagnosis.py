@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from safeset.certificates import Certificate, shown
+from safeset.certificates import Certificate
 from safeset.errors import expected
 from safeset.guarantees import RelaxedTopK
 from safeset.layers import ChannelAffine
+from safeset.promises import shown, shown_epsilon
 from safeset.proof import Bounds, LayerBound
 
 NORM = ChannelAffine.__name__  # what batch norm is in a frozen network
@@ -82,7 +83,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         some = "Nothing is" if not self.certified else f"{_share(self.certified, self.points)} of the points are"
-        layer = self.costliest
+        about, layer = f"{self.guarantee}, {self.method}, {self.points:,} points", self.costliest
         kind = f"{layer.type}, once batch norm or normalisation" if layer.type == NORM else layer.type
         part = f", {100 * self.share:.0f} % of the bound (in logarithms)" if self.share else ""
         facts = {
@@ -91,7 +92,7 @@ class Diagnosis:
             "costliest layer": f"{layer.name!r} ({kind}) enlarges distances up to {layer.bound:.4g} times{part}",
         }
         lines = [
-            f"{some} certified at ε = {self.epsilon:.4g}: {self.guarantee}, {self.method}, {self.points:,} points.",
+            f"{some} certified at ε = {shown_epsilon(self.epsilon)}: {about}.",
             *(f"  {name + ':':17}{text}" for name, text in facts.items()),
         ]
         if self.advice:
