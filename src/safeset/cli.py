@@ -14,7 +14,7 @@ import typer
 from safeset import __version__, console, console_answers
 from safeset.cli_checks import audit, figures, reproduce
 from safeset.cli_data import data_app
-from safeset.cli_options import Changes, Device, GuaranteeText, RunPath, changes
+from safeset.cli_options import Changes, Device, Epsilon, Epsilons, GuaranteeText, RunPath, changes, radii, radius
 from safeset.errors import SafesetError, expected
 
 app = typer.Typer(
@@ -48,7 +48,7 @@ def train(
     recipe: Annotated[str | None, typer.Argument(help="A recipe's TOML file, or its name: `safeset models`.")] = None,
     data: Annotated[str | None, typer.Option(help="A name (`safeset data list`), a folder, .npz or .csv.")] = None,
     guarantee: GuaranteeText = None,
-    epsilon: Annotated[float | None, typer.Option(help="L2 radius in input units; images are in [0, 1].")] = None,
+    epsilon: Epsilon = None,
     epochs: Annotated[int | None, typer.Option()] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the run. Default: runs/DATA-GUARANTEE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
@@ -72,7 +72,7 @@ def train(
     flags = {
         "data.source": data,
         "guarantee": guarantee,
-        "epsilon": epsilon,
+        "epsilon": radius(epsilon),
         "epochs": epochs,
         "model": model,
         "batch": batch,
@@ -124,7 +124,7 @@ def train(
 @app.command()
 def evaluate(
     run: RunPath,
-    epsilon: Annotated[str | None, typer.Option(help="One or more radii: 0.05,0.141. Default: the run's own.")] = None,
+    epsilon: Epsilons = None,
     method: Annotated[str, typer.Option(help="Of uniform (the paper), floating, joint.")] = "uniform,floating,joint",
     guarantee: GuaranteeText = None,
     data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
@@ -145,7 +145,7 @@ def evaluate(
 
     stored = Run(run).evaluation
     asked: dict[str, Any] = {
-        "epsilons": _numbers(epsilon) if epsilon else None,
+        "epsilons": radii(epsilon),
         "methods": [part.strip() for part in method.split(",")],
         "guarantee": guarantee,
         "source": data,
@@ -155,6 +155,7 @@ def evaluate(
         raise expected("a directory for the JSON file", f"none at {out.parent}")
     if out is not None and not own and out.resolve() == stored.resolve():
         raise expected("another file than that of the run's own evaluation", str(out), "Choose another --out.")
+    notes: list[str] = []  # for after the table
     with joined(device) as workers:
         result, units = evaluate_run(
             Run(run),
@@ -162,6 +163,7 @@ def evaluate(
             per_class=per_class,
             device=device,
             progress=console.progress,
+            tell=notes.append,
         )
     if not workers.first:
         return
@@ -177,6 +179,7 @@ def evaluate(
                 console.line(console_answers.row(each))
         else:
             console_answers.evaluation(result, units)
+        console.notes(notes)
     kept = f"{stored} keeps the run's own numbers; these are not written. To write them: --out FILE"
     told = f"Written to {target}." if target else kept
     if as_json or as_csv:
@@ -189,7 +192,7 @@ def evaluate(
 def certify(
     run: RunPath,
     files: Annotated[list[str], typer.Argument(help="Images, folders, .csv or .npz files; - for standard input.")],
-    epsilon: Annotated[float | None, typer.Option(help="L2 radius in input units. Default: the run's own.")] = None,
+    epsilon: Epsilon = None,
     method: Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")] = None,
     guarantee: GuaranteeText = None,
     prefer: Annotated[str, typer.Option(help="The smallest or the largest certified answer.")] = "smallest",
@@ -204,21 +207,23 @@ def certify(
     from safeset.workers import joined
 
     check_preference(prefer)
-
+    notes: list[str] = []  # for after the table
     stdin = sys.stdin.buffer if sys.stdin else None
     with joined(device) as workers:
         records = certify_files(
             run,
             files,
-            epsilon=epsilon,
+            epsilon=radius(epsilon),
             method=method,
             guarantee=guarantee,
             prefer=prefer,
             device=device,
             stdin=stdin,
+            tell=notes.append,
         )
         records = console.waited(records, "proving the network's bounds")
         bad = _print_certificates(records, as_json=as_json, as_csv=as_csv, header=workers.first)
+    console.notes(notes)
     if bad:
         console.err.print(f"{bad} of the points could not be read.")
         raise typer.Exit(1)
@@ -267,13 +272,6 @@ def _check_format(as_json: bool, as_csv: bool) -> None:
         raise expected("one of --json and --csv", "both")
     if sys.stdout is None:
         raise expected("standard output for the answers", "none: it is closed")
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise expected("one or more numbers such as 0.05,0.141", repr(text)) from None
 
 
 def _worker() -> str:

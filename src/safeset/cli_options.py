@@ -10,10 +10,39 @@ from safeset.errors import expected
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
 GuaranteeText = Annotated[str | None, typer.Option(help="standard, top3, rt3, affinity:FILE.toml or affinity:groups.")]
+Epsilon = Annotated[
+    list[str] | None,
+    typer.Option("--epsilon", "--eps", metavar="FLOAT", help="L2 radius in input units; images are in [0, 1]."),
+]
+Epsilons = Annotated[
+    list[str] | None,
+    typer.Option("--epsilon", "--eps", metavar="FLOATS", help="One or more radii: 0.05,0.141. Default: the run's own."),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe: loss.margins=floating."),
 ]
+
+
+def radii(given: list[str] | None) -> list[float] | None:
+    """The numbers of --epsilon or --eps, which are one option; None where it is not given."""
+    if not given:
+        return None
+    try:
+        found = [[float(part) for part in text.split(",")] for text in given]
+    except ValueError:
+        raise expected("--epsilon to be one or more numbers such as 0.05,0.141", repr(",".join(given))) from None
+    if any(each != found[0] for each in found):
+        raise expected("one --epsilon (--eps is the same option)", " and ".join(given))
+    return found[0]
+
+
+def radius(given: list[str] | None) -> float | None:
+    """The same where there can be only one."""
+    found = radii(given)
+    if found and len(found) > 1:
+        raise expected("one number for --epsilon", ",".join(map(str, found)))
+    return found[0] if found else None
 
 
 def changes(texts: list[str]) -> dict[str, Any]:

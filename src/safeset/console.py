@@ -207,6 +207,12 @@ def warning(
     err.print(str(message) if own else f"{category.__name__}: {message}", style="yellow")
 
 
+def notes(texts: Iterable[str]) -> None:
+    """Print what should be read besides the answers."""
+    for text in texts:
+        err.print(f"\n{text}", style="yellow")
+
+
 def failure(text: str) -> None:
     """Print why nothing came of it."""
     err.print(f"error: {text}", style="red")

@@ -3,17 +3,19 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from safeset.data.dataset import Dataset, Progress
 from safeset.data.points import Point, read_points
 from safeset.data.sources import load_data
+from safeset.diagnosis import HARDLY
 from safeset.errors import expected, nearest
 from safeset.evaluation import evaluate, remarks
 from safeset.inputs import as_device
@@ -25,6 +27,8 @@ from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.workers import Workers
 
 POINTS_AT_ONCE = 64
+EXPLAINED = 256  # points from which it is said why hardly anything is certified
+Tell = Callable[[str], None]
 
 
 def evaluate_run(
@@ -37,6 +41,7 @@ def evaluate_run(
     per_class: bool = False,
     device: str | None = None,
     progress: Progress | None = None,
+    tell: Tell | None = None,
 ) -> tuple[dict[str, Any], str]:
     """The evaluation as it is written down, and the units of ε.
 
@@ -49,6 +54,7 @@ def evaluate_run(
         per_class: also by class.
         device: such as ``"cuda"``.
         progress: wraps the batches.
+        tell: is called with an explanation where hardly anything is certified.
     """
     for method in methods:
         if method not in METHODS:
@@ -67,6 +73,10 @@ def evaluate_run(
         per_class=per_class,
         progress=progress,
     )
+    if tell and Workers.here().first and min(row["rejection_rate"] for row in result["rows"]) > 1 - HARDLY:
+        some = points.test[torch.arange(0, len(points.test), max(1, len(points.test) // EXPLAINED))]
+        radius = min(row["epsilon"] for row in result["rows"])
+        tell(str(net.diagnose(some.inputs, epsilon=radius, guarantee=stated, method=max(methods, key=METHODS.index))))
     return result, points.units
 
 
@@ -149,11 +159,13 @@ def certify_files(
     prefer: str = "smallest",
     device: str | None = None,
     stdin: BinaryIO | None,
+    tell: Tell | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A record for each point: its name, what `Certificate.records` gives, and the units of ε.
 
     A point that cannot be read has a ``problem`` instead. A radius is None where no perturbation can break it. Several
-    workers take turns of points, and the first gets all the records, in order; the others get none.
+    workers take turns of points, and the first gets all the records, in order; the others get none. ``tell`` is called
+    at the end with an explanation, where hardly anything was certified.
     """
     workers = Workers.here()
     if workers.count > 1 and "-" in files:
@@ -172,20 +184,28 @@ def certify_files(
         chosen=lambda place: place // POINTS_AT_ONCE % workers.count == workers.rank,
     )
 
+    seen: list[Tensor] = []
+    options: dict[str, Any] = {"epsilon": epsilon, "method": method, "guarantee": guarantee}
+
     def certified(some: Sequence[Point]) -> Iterator[dict[str, Any]]:
         good = [point.x for point in some if point.x is not None]
+        seen.extend(good[: POINTS_AT_ONCE - len(seen)])
         answers: Iterator[dict[str, Any]] = iter(())
         if good:
             x = torch.stack(good).to(next(net.parameters()).device)
-            found = net.certify(x, epsilon=epsilon, method=method, guarantee=guarantee, prefer=prefer)
-            answers = iter(found.records())
+            answers = iter(net.certify(x, prefer=prefer, **options).records())
         for point in some:
             record = {"problem": point.problem} if point.x is None else {**plain(next(answers)), "units": task.units}
             yield {"name": point.name, **record}
 
+    read = proved = 0
     while any(turn := workers.everyones(list(certified(list(islice(points, POINTS_AT_ONCE)))))):
-        if workers.first:
-            yield from (record for records in turn for record in records)
+        for record in (record for records in turn for record in records) if workers.first else ():
+            read += "problem" not in record
+            proved += record.get("certified", False)
+            yield record
+    if tell and seen and proved < HARDLY * read:
+        tell(str(net.diagnose(torch.stack(seen).to(next(net.parameters()).device), **options)))
 
 
 def plain(value: Any) -> Any:

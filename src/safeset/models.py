@@ -54,13 +54,20 @@ def list_models() -> list[str]:
     return sorted(_MODELS)
 
 
-def _mlp(*widths: int) -> Callable[[tuple[int, ...], int], Layers]:
-    """Dense layers with MinMax between."""
+def mlp(*widths: int) -> Callable[[tuple[int, ...], int], Layers]:
+    """What makes dense layers of these even widths, with MinMax after each, and a linear head, for a shape and classes.
+
+    >>> len(mlp(32, 32)((2,), 4)), len(mlp()((2,), 4))
+    (5, 1)
+    """
+    for width in widths:
+        if as_count(width) is None or width % 2:
+            raise expected("widths of layers to be even whole numbers", repr(width))
 
     def build(shape: tuple[int, ...], classes: int) -> Layers:
         features = math.prod(shape)
         start: Layers = [nn.Flatten()] if len(shape) > 1 else []
-        return [*start, *_dense(features, *widths), nn.Linear(widths[-1], classes)]
+        return [*start, *_dense(features, *widths), nn.Linear((features, *widths)[-1], classes)]
 
     return build
 
@@ -107,8 +114,8 @@ def _image(shape: tuple[int, ...], multiple: int) -> tuple[int, int, int]:
 _MODELS: dict[str, Callable[[tuple[int, ...], int], Layers]] = {
     "cnn-2c2f": _downsampled(32, 64, dense=(256, 256)),  # the paper's for CIFAR-100 and EuroSAT
     "cnn-8c2f": _strided,  # the paper's for Tiny-ImageNet
-    "mlp-3x1000": _mlp(1000, 1000, 1000),  # the paper's for ACAS Xu
+    "mlp-3x1000": mlp(1000, 1000, 1000),  # the paper's for ACAS Xu
     "cnn-1c1f": _downsampled(16, dense=(64,)),  # digits
-    "mlp-2x32": _mlp(32, 32),  # points in the plane
-    "mlp-2x256": _mlp(256, 256),  # tables
+    "mlp-2x32": mlp(32, 32),  # points in the plane
+    "mlp-2x256": mlp(256, 256),  # tables
 }
