@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import nn
 
 from safeset.data.dataset import Dataset, Progress
 from safeset.data.points import Point, read_points
@@ -19,8 +20,9 @@ from safeset.evaluation import evaluate, remarks
 from safeset.inputs import as_device
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
+from safeset.own_networks import Factory
 from safeset.provenance import provenance, weights_digest
-from safeset.runs import Run, load
+from safeset.runs import Run, load, loaded
 from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.workers import Workers
 
@@ -35,18 +37,20 @@ def evaluate_run(
     guarantee: str | None = None,
     source: str | None = None,
     per_class: bool = False,
+    network: nn.Module | Factory | None = None,
     device: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Any], str]:
     """The evaluation as it is written down, and the units of ε.
 
     Args:
-        run: a run whose training has ended.
+        run: a run; of a training that has not ended the weights so far are evaluated, and ``unfinished`` says so.
         epsilons: radii; by default the run's own.
         methods: of ``uniform``, ``floating``, ``joint``.
         guarantee: as text; by default the run's own.
         source: other data, in the same form as the run's own.
         per_class: also by class.
+        network: as for `load`.
         device: such as ``"cuda"``.
         progress: wraps the batches.
     """
@@ -54,7 +58,8 @@ def evaluate_run(
         if method not in METHODS:
             raise expected(f"methods among {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
     recipe = run.read_recipe()
-    net = load(run.path).to(as_device(device))
+    net, unfinished = loaded(run, network)
+    net = net.to(as_device(device))
     points = Workers.here().in_turn(lambda: run_data(recipe, source, progress))
     stated = replace(recipe, guarantee=guarantee).bound(points) if guarantee else None
     result = evaluated(
@@ -67,7 +72,7 @@ def evaluate_run(
         per_class=per_class,
         progress=progress,
     )
-    return result, points.units
+    return result | ({"unfinished": unfinished} if unfinished else {}), points.units
 
 
 def is_own(
@@ -147,6 +152,7 @@ def certify_files(
     method: str | None = None,
     guarantee: str | None = None,
     prefer: str = "smallest",
+    network: nn.Module | Factory | None = None,
     device: str | None = None,
     stdin: BinaryIO | None,
 ) -> Iterator[dict[str, Any]]:
@@ -160,7 +166,7 @@ def certify_files(
         raise expected("files by name where several workers share them", "-", "Name the files, or start one worker.")
     run = Run(path)
     recipe = run.read_recipe()
-    net = load(path).to(as_device(device)).frozen()
+    net = load(path, network=network).to(as_device(device)).frozen()
     task = recipe.task
     assert task is not None
     points = read_points(
