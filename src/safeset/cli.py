@@ -14,8 +14,20 @@ import typer
 from safeset import __version__, console, console_answers
 from safeset.cli_checks import audit, figures, reproduce
 from safeset.cli_data import data_app
-from safeset.cli_options import Changes, Device, Epsilon, Epsilons, GuaranteeText, RunPath, changes, radii, radius
-from safeset.errors import SafesetError, expected
+from safeset.cli_options import (
+    Changes,
+    Device,
+    Epsilon,
+    Epsilons,
+    GuaranteeText,
+    NetworkName,
+    RunPath,
+    changes,
+    own_network,
+    radii,
+    radius,
+)
+from safeset.errors import SafesetError, TrainingWarning, expected
 
 app = typer.Typer(
     name="safeset",
@@ -53,6 +65,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Directory for the run. Default: runs/DATA-GUARANTEE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     model: Annotated[str | None, typer.Option(help="A network: `safeset models`.")] = None,
+    network: NetworkName = None,
     batch: Annotated[int | None, typer.Option(help="Points in a step.")] = None,
     loss: Annotated[str | None, typer.Option(help="cross-entropy or trades.")] = None,
     seed: Annotated[int | None, typer.Option()] = None,
@@ -64,6 +77,11 @@ def train(
         bool,
         typer.Option("--validation", help="Hold out a tenth of the training data to evaluate on: for choices."),
     ] = False,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(help="Share of the training data that chooses the best epoch. Default: 0.1 of your own data."),
+    ] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs that were not better.")] = None,
     change: Changes = None,
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Between two checkpoints.")] = 5.0,
     device: Device = None,
@@ -75,6 +93,7 @@ def train(
         "epsilon": radius(epsilon),
         "epochs": epochs,
         "model": model,
+        "network": network,
         "batch": batch,
         "loss.name": loss,
         "seed": seed,
@@ -83,6 +102,8 @@ def train(
         "data.label": label,
         "data.skip_bad": skip_bad or None,
         "validation": validation or None,
+        "hold_out": hold_out,
+        "patience": patience,
     }
     given = {key: value for key, value in flags.items() if value is not None} | changes(change or [])
     from safeset.cards import name_for
@@ -92,6 +113,9 @@ def train(
     from safeset.training.train import train as run_training
     from safeset.workers import joined
 
+    if network is not None and model is not None:
+        raise expected("one of --model and --network", "both")
+    factory = own_network(network)
     if resume and recipe is None and out is not None and Run(out).recipe.exists():
         stated = Run(out).read_recipe().changed(given)
     elif resume and recipe is None and data is None:
@@ -99,12 +123,21 @@ def train(
     else:
         stated = assembled(recipe, given)
     path = out or Path("runs") / name_for(stated)
+    if factory is None and (stated.network or stated.model == "own"):
+        remedy = f"Give --network {stated.network or 'MODULE:FACTORY'}: your own code is run only by that flag."
+        raise expected("the network to train", "none", remedy)
     keep_freed_memory()
     watch = console.TrainingWatch()
     with joined(device) as workers:
         try:
             run_training(
-                stated, out=path, resume=resume, device=device, checkpoint_minutes=checkpoint_minutes, watch=watch
+                stated,
+                network=factory,
+                out=path,
+                resume=resume,
+                device=device,
+                checkpoint_minutes=checkpoint_minutes,
+                watch=watch,
             )
         finally:
             watch.end()
@@ -129,6 +162,7 @@ def evaluate(
     guarantee: GuaranteeText = None,
     data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Also by class.")] = False,
+    network: NetworkName = None,
     out: Annotated[
         Path | None, typer.Option(help="JSON file. Default: evaluation.json in the run, for all of its own numbers.")
     ] = None,
@@ -161,6 +195,7 @@ def evaluate(
             Run(run),
             **asked,
             per_class=per_class,
+            network=own_network(network),
             device=device,
             progress=console.progress,
             tell=notes.append,
@@ -198,6 +233,7 @@ def certify(
     prefer: Annotated[str, typer.Option(help="The smallest or the largest certified answer.")] = "smallest",
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each point, one in a line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
+    network: NetworkName = None,
     device: Device = None,
 ) -> None:
     """Certify images or rows: the answer, what it may also include, and what holds up to which change."""
@@ -217,6 +253,7 @@ def certify(
             method=method,
             guarantee=guarantee,
             prefer=prefer,
+            network=own_network(network),
             device=device,
             stdin=stdin,
             tell=notes.append,
@@ -290,6 +327,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     warnings.showwarning = console.warning
+    warnings.simplefilter("always", TrainingWarning)  # that a training has not ended is no matter of Python's
     try:
         try:
             app()

@@ -1,11 +1,14 @@
 """Options that several commands have."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from safeset.errors import expected
+
+if TYPE_CHECKING:
+    from safeset.own_networks import Factory
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
@@ -17,6 +20,10 @@ Epsilon = Annotated[
 Epsilons = Annotated[
     list[str] | None,
     typer.Option("--epsilon", "--eps", metavar="FLOATS", help="One or more radii: 0.05,0.141. Default: the run's own."),
+]
+NetworkName = Annotated[
+    str | None,
+    typer.Option("--network", metavar="MODULE:FACTORY", help="Your own network: code of yours that is run to make it."),
 ]
 Changes = Annotated[
     list[str] | None,
@@ -56,3 +63,12 @@ def changes(texts: list[str]) -> dict[str, Any]:
             raise expected("--set KEY=VALUE", repr(text))
         changes[key.strip()] = literal(value.strip())
     return changes
+
+
+def own_network(name: str | None) -> "Factory | None":
+    """What makes a user's own network, by the flag --network."""
+    if name is None:
+        return None
+    from safeset.own_networks import find_factory
+
+    return find_factory(name)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import category
@@ -61,6 +62,7 @@ def visible(text: str) -> str:
 
 
 PIPE_CLOSED = 128 + signal.SIGPIPE
+TIMED_STEPS, TIMED_SECONDS = 20, 5.0  # after which the time of a training is estimated
 FIRST = os.environ.get("RANK", "0") == "0"  # torchrun numbers its workers
 out, err = _Plain(soft_wrap=True), _Plain(stderr=True, soft_wrap=True)
 
@@ -113,8 +115,8 @@ def waited(items: Iterator[Any], what: str) -> Iterator[Any]:
 
 
 def _bars() -> bool:
-    """Whether to draw bars: on a terminal, and of several workers by the first."""
-    return err.is_terminal and FIRST
+    """Whether to draw bars: on a terminal or in a notebook that can, and of several workers by the first."""
+    return FIRST and (err.is_terminal or (err.is_jupyter and find_spec("ipywidgets") is not None))
 
 
 def _bar(what: str = "", *, total: int | None = None, done: int = 0) -> "Bar":
@@ -124,37 +126,60 @@ def _bar(what: str = "", *, total: int | None = None, done: int = 0) -> "Bar":
 
 
 class TrainingWatch:
-    """Training on a terminal: a bar with the time left, loss, VRA, rejection, accuracy; else a line for each epoch."""
+    """Training on a terminal or in a notebook: a bar with the time left and the metrics; else a line for each epoch."""
 
     def __init__(self) -> None:
         self.bar: Bar | None = None
         self.steps, self.epochs, self.done = 1, 1, 0
         self.loss, self.tail, self.last = "", "", 0.0
+        self.timed: tuple[float, int] | None = None  # when the time of steps began to be taken, and after which step
+        self.estimated = False
 
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
         """A bar for files that are decoded."""
         return progress(items, count, "decoding")
 
+    def introduce(self, text: str) -> None:
+        """Print what is about to be trained."""
+        err.print(text)
+
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Show the bar."""
         self.end()
         self.epochs, self.steps, self.done = epochs, steps, done
+        self.timed, self.estimated = None, False
+        if done:
+            err.print(f"Continuing in epoch {min(epochs, done // steps + 1)} of {epochs}.")
         if _bars():
             self.bar = _bar(self._where(), total=epochs * steps, done=done)
-        elif done:
-            err.print(f"Continuing in epoch {done // steps + 1} of {epochs}.")
 
     def step(self, loss: float | None) -> None:
-        """Move the bar."""
+        """Move the bar; print how long it will take, once that is known."""
         self.done += 1
         if self.bar is not None:
             if loss is not None:
                 self.loss = f", loss {loss:.3f}"
             self.bar.show(self.done, what=f"{self._where()}{self.loss}{self.tail}")
+        if loss is not None and not self.estimated:  # only then a GPU has been waited for
+            self._estimate(time.perf_counter())
+
+    def _estimate(self, now: float) -> None:
+        """The time left, by steps after the first ones, which take longer."""
+        if self.timed is None:
+            self.timed = now, self.done
+            return
+        start, first = self.timed
+        steps, left = self.done - first, self.epochs * self.steps - self.done
+        if (steps >= TIMED_STEPS or now - start >= TIMED_SECONDS) and left:
+            err.print(f"About {_span((now - start) / steps * left)} to go (measured over {steps} steps).")
+            self.estimated = True
 
     def epoch(self, record: dict[str, Any]) -> None:
         """Show the metrics: estimates, from the power method."""
-        told = f"VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, accuracy {record['accuracy']:.3f}"
+        told = (
+            f"{record['on']} VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, "
+            f"accuracy {record['accuracy']:.3f}"
+        )
         self.tail = f", {told}"
         if self.bar is None:
             now, left = time.perf_counter(), self.epochs - record["epoch"]

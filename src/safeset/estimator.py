@@ -18,7 +18,8 @@ from safeset.guarantees import Guarantee
 from safeset.inputs import as_count
 from safeset.models import mlp
 from safeset.schedules import Schedule
-from safeset.training.recipe import OWN_DATA, TABLE_EPSILON, Data, Optimiser, Recipe
+from safeset.training.defaults import TABLE_EPSILON
+from safeset.training.recipe import OWN_DATA, Data, Optimiser, Recipe
 from safeset.training.train import train
 from safeset.training.watch import Silent, Watch
 

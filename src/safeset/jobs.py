@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from safeset.data.dataset import Dataset, Progress
 from safeset.data.points import Point, read_points
@@ -21,8 +21,9 @@ from safeset.evaluation import evaluate, remarks
 from safeset.inputs import as_device
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
+from safeset.own_networks import Factory
 from safeset.provenance import provenance, weights_digest
-from safeset.runs import Run, load
+from safeset.runs import Run, load, loaded
 from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.workers import Workers
 
@@ -39,6 +40,7 @@ def evaluate_run(
     guarantee: str | None = None,
     source: str | None = None,
     per_class: bool = False,
+    network: nn.Module | Factory | None = None,
     device: str | None = None,
     progress: Progress | None = None,
     tell: Tell | None = None,
@@ -46,12 +48,13 @@ def evaluate_run(
     """The evaluation as it is written down, and the units of ε.
 
     Args:
-        run: a run whose training has ended.
+        run: a run; of a training that has not ended the weights so far are evaluated, and ``unfinished`` says so.
         epsilons: radii; by default the run's own.
         methods: of ``uniform``, ``floating``, ``joint``.
         guarantee: as text; by default the run's own.
         source: other data, in the same form as the run's own.
         per_class: also by class.
+        network: as for `load`.
         device: such as ``"cuda"``.
         progress: wraps the batches.
         tell: is called with an explanation where hardly anything is certified.
@@ -60,7 +63,8 @@ def evaluate_run(
         if method not in METHODS:
             raise expected(f"methods among {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
     recipe = run.read_recipe()
-    net = load(run.path).to(as_device(device))
+    net, unfinished = loaded(run, network)
+    net = net.to(as_device(device))
     points = Workers.here().in_turn(lambda: run_data(recipe, source, progress))
     stated = replace(recipe, guarantee=guarantee).bound(points) if guarantee else None
     result = evaluated(
@@ -77,7 +81,7 @@ def evaluate_run(
         some = points.test[torch.arange(0, len(points.test), max(1, len(points.test) // EXPLAINED))]
         radius = min(row["epsilon"] for row in result["rows"])
         tell(str(net.diagnose(some.inputs, epsilon=radius, guarantee=stated, method=max(methods, key=METHODS.index))))
-    return result, points.units
+    return result | ({"unfinished": unfinished} if unfinished else {}), points.units
 
 
 def is_own(
@@ -157,6 +161,7 @@ def certify_files(
     method: str | None = None,
     guarantee: str | None = None,
     prefer: str = "smallest",
+    network: nn.Module | Factory | None = None,
     device: str | None = None,
     stdin: BinaryIO | None,
     tell: Tell | None = None,
@@ -172,7 +177,7 @@ def certify_files(
         raise expected("files by name where several workers share them", "-", "Name the files, or start one worker.")
     run = Run(path)
     recipe = run.read_recipe()
-    net = load(path).to(as_device(device)).frozen()
+    net = load(path, network=network).to(as_device(device)).frozen()
     task = recipe.task
     assert task is not None
     points = read_points(

@@ -49,7 +49,7 @@ def list_models() -> list[str]:
     """The names that `create_model` knows.
 
     >>> list_models()
-    ['cnn-1c1f', 'cnn-2c2f', 'cnn-8c2f', 'mlp-2x256', 'mlp-2x32', 'mlp-3x1000']
+    ['cnn-1c1f', 'cnn-2c1f', 'cnn-2c2f', 'cnn-8c2f', 'mlp-2x256', 'mlp-2x32', 'mlp-3x1000']
     """
     return sorted(_MODELS)
 
@@ -72,12 +72,15 @@ def mlp(*widths: int) -> Callable[[tuple[int, ...], int], Layers]:
     return build
 
 
-def _downsampled(*convolutions: int, dense: tuple[int, ...]) -> Callable[[tuple[int, ...], int], Layers]:
-    """3×3 convolutions, each with MinMax and invertible downsampling, then dense layers."""
+def _downsampled(
+    *convolutions: int, dense: tuple[int, ...], first: int = 1
+) -> Callable[[tuple[int, ...], int], Layers]:
+    """3×3 convolutions, each with MinMax and invertible downsampling, then dense layers; downsampled ``first``."""
 
     def build(shape: tuple[int, ...], classes: int) -> Layers:
-        channels, height, width = _image(shape, 2 ** len(convolutions))
-        layers: Layers = []
+        channels, height, width = _image(shape, first * 2 ** len(convolutions))
+        channels, height, width = first**2 * channels, height // first, width // first
+        layers: Layers = [InvertibleDownsampling(first)] if first > 1 else []
         for out in convolutions:
             layers += [nn.Conv2d(channels, out, 3, padding=1), MinMax(), InvertibleDownsampling(2)]
             channels, height, width = 4 * out, height // 2, width // 2
@@ -116,6 +119,7 @@ _MODELS: dict[str, Callable[[tuple[int, ...], int], Layers]] = {
     "cnn-8c2f": _strided,  # the paper's for Tiny-ImageNet
     "mlp-3x1000": mlp(1000, 1000, 1000),  # the paper's for ACAS Xu
     "cnn-1c1f": _downsampled(16, dense=(64,)),  # digits
+    "cnn-2c1f": _downsampled(16, 32, dense=(64,), first=2),  # some hundred photos
     "mlp-2x32": mlp(32, 32),  # points in the plane
     "mlp-2x256": mlp(256, 256),  # tables
 }
