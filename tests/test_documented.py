@@ -62,11 +62,12 @@ DOCUMENTED = {
     "reproduce eurosat": Typed(needs="results"),
     "reproduce acasxu": Typed(needs="results"),
     "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs": Typed(SMALL),
+    "reproduce blobs2d/rt2 --seeds 3 --out results/sizes": Typed(("--set", "epochs=1")),
     "figures": Typed(before=FIGURES),
     "models": PLAIN,
     "version": PLAIN,
 }
-STANDS_FOR = {"RECIPE": "blobs2d/rt2", "NAME": "blobs2d"}  # in pages
+STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"}  # in pages
 # Commands in the strings of the sources, each up to what ends it, and what somebody would then type.
 PRINTED = {
     "certify {one} FILE…, safeset evaluate {one} --per-class": [

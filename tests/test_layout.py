@@ -89,7 +89,7 @@ def test_blocks_line_up_with_a_short_title_beside_them():
 def test_blocks_with_a_long_title_and_cells_that_are_empty_or_long():
     header, rows = ["point", "core", "may join", "holds for ε", ""], []
     rows.append(["photos/日本語の写真.png", "{dusk}", "", "{dusk} < 0.0231, {dusk, dark room} < 0.4412", "by joint"])
-    rows.append(["a.png", "⊥", "noon", "–", ""])
+    rows.append(["a.png", "⊥", "noon", "exactly as wide as it can", ""])
     assert shown(40, header, rows, texts=5) == [
         "photos/日本語の写真.png",
         "  core: {dusk}",
@@ -98,7 +98,7 @@ def test_blocks_with_a_long_title_and_cells_that_are_empty_or_long():
         "  by joint",
         "a.png",
         "  core: ⊥        may join: noon",
-        "  holds for ε: –",
+        "  holds for ε: exactly as wide as it can",
     ]
 
 

@@ -132,7 +132,8 @@ def _pair(name: str, value: str, width: int, text: bool) -> Text:
 
 def _folded_pair(name: str, value: str, width: int) -> list[Text]:
     """A pair in as many lines as it needs; all but the first are indented."""
-    first, *others = folded(name + value, width - len(GAP))
+    text = name + value
+    first, *others = [text] if cell_len(text) <= width else folded(text, width - len(GAP))
     line = Text(first)
     line.stylize(NAME, 0, len(name))
     return [line, *(Text(GAP + other) for other in others)]
