@@ -10,6 +10,9 @@ class Accident:
     def track(self, items, count):
         return items
 
+    def introduce(self, text):
+        pass
+
     def begin(self, epochs, steps, done):
         self.steps = done
 

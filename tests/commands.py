@@ -14,9 +14,10 @@ import safeset as package
 PACKAGE = Path(package.__file__).parents[1]  # absolute, for processes elsewhere
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PACKAGE)}
 SERVER = """
-import ctypes, importlib, json, os, pkgutil, resource, signal, sys, traceback, warnings
+import ctypes, fcntl, importlib, json, os, pkgutil, pty, resource, signal, struct, sys, termios, traceback, warnings
 import torch
 import safeset.cli
+from safeset import console
 torch.set_num_threads(1)
 for module in pkgutil.walk_packages(safeset.__path__, "safeset."):
     if module.name not in ("safeset.__main__", "safeset.training.kernels"):  # the latter needs Triton
@@ -24,11 +25,15 @@ for module in pkgutil.walk_packages(safeset.__path__, "safeset."):
 
 def child(asked, out, err):
     os.chdir(asked["cwd"])
-    os.dup2(os.open(asked["stdin"], os.O_RDONLY), 0)
+    os.dup2(out if asked["terminal"] else os.open(asked["stdin"], os.O_RDONLY), 0)
     for number, stream in ((1, asked["stdout"] or out), (2, asked["stderr"] or err)):
         os.dup2(os.open(stream, os.O_WRONLY) if isinstance(stream, str) else stream, number)
+    if asked["terminal"]:
+        os.setsid()
+        fcntl.ioctl(out, termios.TIOCSCTTY, 0)
     os.closerange(3, 64)
     os.environ.update(asked["environment"])
+    exec(asked["before"], {})
     if asked["largest_file"] is not None:  # what a full disk does
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (asked["largest_file"], asked["largest_file"]))
@@ -37,6 +42,8 @@ def child(asked, out, err):
         assert libc.capget(head, sets) == 0
         assert libc.capset(head, (ctypes.c_uint32 * 6)(*(each & ~0b110 for each in sets))) == 0  # CAP_DAC_*
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
+    for each in (console.out, console.err):  # they look at the streams and the environment only once
+        each.__init__(stderr=each.stderr, soft_wrap=True)
     sys.argv = ["safeset", *asked["arguments"]]
     warnings.simplefilter("default", UserWarning)  # as Python shows them
     code = 0
@@ -55,15 +62,27 @@ def child(asked, out, err):
 
 def read(stream, lines):
     content = b""
-    while (lines is None or content.count(b"\\n") < lines) and (more := os.read(stream, 1 if lines else 65536)):
-        content += more
+    try:
+        while (lines is None or content.count(b"\\n") < lines) and (more := os.read(stream, 1 if lines else 65536)):
+            content += more
+    except OSError:  # the end of a terminal that nobody has any more
+        pass
     os.close(stream)
     return content.decode()
+
+def terminal(columns):
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    return master, slave
 
 answers = os.fdopen(os.dup(1), "w")
 for line in sys.stdin:
     asked = json.loads(line)
-    (out, told_out), (err, told_err) = os.pipe(), os.pipe()
+    if asked["terminal"]:
+        out, told_out = terminal(asked["terminal"])
+        err, told_err = os.dup(out), os.dup(told_out)
+    else:
+        (out, told_out), (err, told_err) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         child(asked, told_out, told_err)
@@ -99,11 +118,15 @@ def safeset(
     error_lines=None,
     largest_file=None,
     unprivileged=False,
+    terminal=None,
+    before="",
     **environment,
 ):
     """What a command prints, and what it says aside; it must end with ``code``, and never with a traceback.
 
-    ``stdout`` and ``stderr`` may be paths; ``lines`` are read, then the pipe is closed.
+    ``stdout`` and ``stderr`` may be paths; ``lines`` are read, then the pipe is closed. With ``terminal``, a number of
+    columns, all streams are a terminal of that width, and what it shows comes first. ``before`` is Python that is run
+    in the new process before the command.
     """
     with tempfile.NamedTemporaryFile() as file:
         file.write(stdin)
@@ -118,12 +141,15 @@ def safeset(
             "error_lines": error_lines,
             "largest_file": largest_file,
             "unprivileged": unprivileged,
-            "environment": {"SAFESET_CACHE": str(cwd / ".cache"), **environment},
+            "terminal": terminal,
+            "before": before,
+            "environment": {"TERM": "xterm-256color", "SAFESET_CACHE": str(cwd / ".cache"), **environment},
         }
         server = _server()
         print(json.dumps(asked), file=server.stdin, flush=True)
         found, output, errors = json.loads(server.stdout.readline())
-    assert "Traceback" not in errors, errors
-    assert "Error:" not in errors, errors
+    said = output if terminal else errors
+    assert "Traceback" not in said, said
+    assert "Error:" not in said, said
     assert found == code, (found, output, errors)
     return output, errors

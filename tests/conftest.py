@@ -15,6 +15,8 @@ settings.register_profile("fixed", deadline=None, derandomize=True, suppress_hea
 settings.register_profile("slow", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fixed")
 
+os.environ.setdefault("SAFESET_PICTURES", "0")  # tests of the pictures ask for them
+
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if WORKER:
     torch.set_num_threads(1)  # the workers share the cores

@@ -53,11 +53,21 @@ def test_rates_by_hand(split, answers):
     for way in WAYS:
         points = list(zip(answers[way].records(), answers[way].ranking.tolist(), split.y.tolist(), strict=True))
         rates = answers.rates(way)
+        small = answers[way].preferring("smallest").records()
+        certified = sum(record["certified"] for record, _, _ in points)
         assert rates == {
             "vra": sum(f"d{label}" in record["core"] for record, _, label in points) / 150,
             "rejection": sum(not record["certified"] for record, _, _ in points) / 150,
             "accuracy": sum(label in best for _, best, label in points) / 150,
             "vra_top1": sum(record["certified"] and best[0] == label for record, best, label in points) / 150,
+            "rejection_rate": rates["rejection"],
+            "top1": sum(best[0] == label for _, best, label in points) / 150,
+            "smallest_share": sum(f"d{y}" in each["core"] for each, y in zip(small, split.y.tolist(), strict=True))
+            / 150,
+            "core_size": sum(len(record["core"]) for record, _, _ in points) / certified,
+            "set_size": sum(len(record["core"] + record["optional"]) for record, _, _ in points) / certified,
+            "smallest_core_size": sum(len(record["core"]) for record in small) / certified,
+            "smallest_set_size": sum(len(record["core"] + record["optional"]) for record in small) / certified,
         }
     assert 0 < answers.rates("uniform")["vra_top1"] <= answers.rates("uniform")["vra"] < 1
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from safeset import load, train
 from safeset.data.embedded import digits
+from safeset.promises import shown
 from safeset.runs import Run
 
 
@@ -261,12 +262,26 @@ def test_certify_says_what_the_library_says(work):
     assert [record["name"] for record in records] == ["0.png", "2.png", "some.npz[0]", "some.npz[1]"]
     inputs = digits().test.inputs[[0, 2, 0, 1]]
     certificate = load(work / "run").certify(inputs, epsilon=0.2)
-    for record, expected, radii in zip(records, certificate.records(), certificate.radii.tolist(), strict=True):
-        assert record["core"] == expected["core"]
-        assert record["optional"] == expected["optional"]
-        assert record["radius"] == expected["radius"]
-        assert [each["radius"] for each in record["cores"]] == [radius for radius in radii if radius > 0]
-        assert all(len(each["core"]) == place + 1 for place, each in enumerate(record["cores"]))
+    for record, expected in zip(records, certificate.records(), strict=True):
+        assert record == {"name": record["name"], **expected, "units": "pixels in [0, 1]"}
+        assert record["prefer"] == "smallest"
+    output, _ = safeset("certify", "run", "0.png", "--json", "--epsilon", "0.01", "--prefer", "largest", cwd=work)
+    assert json.loads(output)["core"] == certificate[0].at(0.01).preferring("largest").records()[0]["core"]
+    _, errors = safeset("certify", "run", "0.png", "--prefer", "larger", cwd=work, code=1)
+    assert "`prefer` to be one of smallest, largest" in errors
+
+
+def test_the_table_prints_the_promise_of_the_very_answer(work):
+    """Of {4, 1} the radius to which nothing else enters the two best, not the one to which both stay in the three."""
+    output, _ = safeset("certify", "run", "some.npz", "--epsilon", "0.05", "--prefer", "largest", cwd=work)
+    text, _ = safeset("certify", "run", "some.npz", "--epsilon", "0.05", "--prefer", "largest", "--csv", cwd=work)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert "ε = 0.05 (L2, pixels in [0, 1]), rt3, joint: the largest certified answers" in output
+    for row in rows:
+        assert row["promise"] in output
+        assert float(row["core_radius"]) <= float(row["radius"])
+        assert row["promise"].endswith(f"below {shown(float(row['core_radius']))}")
+    assert any(float(row["core_radius"]) < float(row["radius"]) for row in rows)
 
 
 def test_certify_says_on_a_terminal_what_takes_so_long(work):
@@ -289,7 +304,9 @@ def test_certify_writes_csv(work):
     record = json.loads(safeset("certify", "run", "0.png", "--json", cwd=work)[0])
     assert good["name"] == "0.png"
     assert good["core"] == "|".join(record["core"])
-    assert [float(radius) for radius in good["radii"].split("|")] == [each["radius"] for each in record["cores"]]
+    assert float(good["core_radius"]) == record["core_radius"]
+    assert good["promise"] == record["promise"]
+    assert (good["prefer"], good["units"]) == ("smallest", "pixels in [0, 1]")
     assert bad["problem"]
     _, errors = safeset("certify", "run", "0.png", "--csv", "--json", cwd=work, code=1)
     assert "one of --json and --csv" in errors

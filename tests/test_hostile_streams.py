@@ -133,7 +133,7 @@ def test_a_full_disk_for_the_output_is_told(work, arguments):
 
 def test_a_full_disk_leaves_what_was_there(work):
     before = content(work / "run")
-    output, errors = safeset("evaluate", "run", "--method", "joint", cwd=work, largest_file=100, code=1)
+    output, errors = safeset("evaluate", "run", cwd=work, largest_file=100, code=1)
     assert "VRA" in output  # it is not lost
     assert "File too large" in errors
     assert content(work / "run") == before
@@ -158,7 +158,7 @@ def test_a_directory_that_cannot_be_written_is_told(work):
     try:
         output, _ = safeset("certify", "locked", "some.npz", "--json", cwd=work, unprivileged=True)
         assert len(output.splitlines()) == 300
-        output, errors = safeset("evaluate", "locked", "--method", "joint", cwd=work, unprivileged=True, code=1)
+        output, errors = safeset("evaluate", "locked", cwd=work, unprivileged=True, code=1)
         assert "VRA" in output
         assert "error: Permission denied" in errors
         _, errors = safeset("train", "--data", "blobs2d", "--out", "locked/x", cwd=work, unprivileged=True, code=1)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -46,17 +48,47 @@ def test_every_public_name_is_there():
     assert set(safeset.__all__) <= set(dir(safeset))
 
 
-def test_the_version_is_that_of_the_project():
-    assert f'version = "{safeset.__version__}"' in (ROOT / "pyproject.toml").read_text()
+def test_the_version_is_the_same_everywhere():
+    version = safeset.__version__
+    assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"version: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"version = {{{version}}}" in (ROOT / "README.md").read_text()
 
 
-def test_the_wheel_works_outside_the_checkout(tmp_path):
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    path = tmp_path_factory.mktemp("wheel")
     run(
         sys.executable,
-        *("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, ROOT),
-        cwd=tmp_path,
+        *("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", path, ROOT),
+        cwd=path,
     )
-    (wheel,) = tmp_path.glob("safeset-*.whl")
+    (file,) = path.glob("safeset-*.whl")
+    return file
+
+
+def test_the_wheel_s_readme_is_for_readers_elsewhere(wheel):
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(packed.read(name))
+    page, readme = metadata.get_payload(decode=True).decode(), (ROOT / "README.md").read_text()
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert len(links) == len(re.findall(r"\]\(([^)\s]+)\)", readme)) > 20
+    assert all(link.startswith("https://") for link in links), links
+    own = f"https://github.com/safeset/safeset/%s/v{safeset.__version__}/"
+    inside = [link for link in links if link.startswith((own % "blob", own % "raw"))]
+    assert len(inside) > 15
+    for link in inside:
+        assert (ROOT / re.sub(r".*/(blob|raw)/v[^/]*/|#.*", "", link)).exists(), link
+    assert f"({own % 'raw'}results/analyses/digits.png)" in page
+    back = page.replace(own % "blob", "").replace(own % "raw", "")
+    assert back.strip() == readme.strip()  # nothing but links has changed
+    urls = dict(each.split(", ") for each in metadata.get_all("Project-URL"))
+    assert {"Repository", "Documentation", "Changelog", "Issues", "Paper"} == set(urls)
+
+
+def test_the_wheel_works_outside_the_checkout(wheel, tmp_path):
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=tmp_path)

@@ -204,7 +204,7 @@ def test_fitting_leaves_nothing_open_and_writes_affinity_sets_out():
     assert (default.guarantee, default.model) == ("rt3", "cnn-1c1f")
     two = fake(["a", "b"])
     assert Recipe(Data("x")).fitted(two).guarantee == "standard"
-    assert Recipe(Data("x")).fitted(two).model == "cnn-2c2f"
+    assert Recipe(Data("eurosat")).fitted(two).model == "cnn-2c2f"
     with pytest.raises(ArgumentError, match="below the 8 pixels"):
         Recipe(Data("digits"), augmentation=Augmentation(shift=8)).fitted(digits())
 

@@ -246,6 +246,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
     assert all(tensor.isfinite().all() for tensor in saved.values() if tensor.is_floating_point())
 
 
+@pytest.mark.filterwarnings("ignore:This training has ended about at chance")
 def test_a_run_with_affinity_sets_is_continued_whatever_the_order_of_the_names(tmp_path):
     split = Split(torch.rand(30, 2), torch.arange(30) % 3)
     data = Dataset("advisories", split, split, ("clear", "weak", "strong"), "metres")
@@ -284,6 +285,7 @@ recipe = {"data": {"source": "digits"}, "epochs": 3, "guarantee": "rt3", "epsilo
 if len(sys.argv) > 3:
     class Notes:
         def track(self, items, count): return items
+        def introduce(self, text): pass
         def begin(self, *a): pass
         def epoch(self, record): pass
         def end(self): pass

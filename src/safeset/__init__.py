@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from safeset.errors import TrainingWarning as TrainingWarning
     from safeset.errors import UnitsWarning as UnitsWarning
     from safeset.errors import UnsupportedLayerError as UnsupportedLayerError
+    from safeset.estimator import SafesetClassifier as SafesetClassifier
     from safeset.guarantees import Affinity as Affinity
     from safeset.guarantees import Guarantee as Guarantee
     from safeset.guarantees import RelaxedTopK as RelaxedTopK
@@ -51,6 +52,7 @@ _HOMES = {
     "SafesetError": "errors",
     "TrainingWarning": "errors",
     "UnsupportedLayerError": "errors",
+    "SafesetClassifier": "estimator",
     "Affinity": "guarantees",
     "Guarantee": "guarantees",
     "RelaxedTopK": "guarantees",

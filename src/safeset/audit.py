@@ -3,11 +3,14 @@
 import time
 from typing import Any
 
+from torch import nn
+
 from safeset.auditor import Auditor, Clock, some_of
 from safeset.data.dataset import Progress
 from safeset.errors import expected
 from safeset.inputs import as_count, as_device, as_number
 from safeset.jobs import plain, run_data, written
+from safeset.own_networks import Factory
 from safeset.provenance import provenance, weights_digest
 from safeset.reproofs import reproved
 from safeset.runs import Run, load
@@ -20,17 +23,19 @@ def audit_run(
     points: int | None = None,
     minutes: float = 5.0,
     source: str | None = None,
+    network: nn.Module | Factory | None = None,
     device: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Audit a run on its test data, by the method ``joint`` at its own ε: what is written to audit.json.
 
     Args:
-        run: a run whose training has ended.
+        run: a run; of a training that has not ended the weights so far are audited.
         points: how many test points, chosen at random but always the same; by default all.
         minutes: how long it may take, half of it at most for the evaluation of all test data; what is not reached is
             said. Loading, the proof of the bounds, and a first batch of each kind of work take what they take.
         source: other data, in the same form as the run's own.
+        network: as for `load`.
         device: such as ``"cuda"``.
         progress: wraps the batches of the evaluation, and of the attack.
 
@@ -43,7 +48,7 @@ def audit_run(
     if not (as_number(minutes) or 0) > 0:
         raise expected("a time in minutes above 0", minutes)
     started = time.perf_counter()
-    recipe, loaded = run.read_recipe(), load(run.path).to(as_device(device))
+    recipe, loaded = run.read_recipe(), load(run.path, network=network).to(as_device(device))
     data = run_data(recipe, source, progress)
     half = 30 * minutes
     checks = stored_checks(run, recipe, loaded, data, own_data=source is None, seconds=half, progress=progress)

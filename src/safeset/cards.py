@@ -7,13 +7,22 @@ from safeset.promises import shown_epsilon
 from safeset.training.recipe import Recipe
 
 
-def card(recipe: Recipe, evaluation: dict[str, Any], records: list[dict[str, Any]]) -> str:
+def card(
+    recipe: Recipe,
+    evaluation: dict[str, Any],
+    records: list[dict[str, Any]],
+    *,
+    epoch: int | None = None,
+    trained: int | None = None,
+) -> str:
     """The README.md of a run.
 
     Args:
         recipe: fitted.
         evaluation: what `evaluated` gives.
         records: lines of metrics.jsonl.
+        epoch: after which the net had its weights; the last by default.
+        trained: epochs that were trained; those of the recipe by default.
     """
     task = recipe.task
     assert task is not None
@@ -21,6 +30,10 @@ def card(recipe: Recipe, evaluation: dict[str, Any], records: list[dict[str, Any
     shape = " × ".join(map(str, task.input_shape))
     names = ", ".join(task.class_names[:20]) + (", …" if len(task.class_names) > 20 else "")
     seconds = f" in {records[-1]['seconds']:.0f} s" if records else ""
+    network = recipe.network or recipe.model
+    done = recipe.epochs if trained is None else trained
+    epochs = f"{done} epochs" if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
+    best = f", the best (epoch {epoch}) chosen by {recipe.hold_out:.0%} of the training data" if recipe.hold_out else ""
     rows = [
         f"| {row['method']} | {shown_epsilon(row['epsilon'])} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
         f"{row['accuracy']:.3f} | {row['top1']:.3f} | {_size(row['core_size'])} | {_size(row['set_size'])} | "
@@ -36,7 +49,7 @@ def card(recipe: Recipe, evaluation: dict[str, Any], records: list[dict[str, Any
             "",
             f"- Input: {shape}; ε is in {task.units}.",
             f"- Classes ({len(task.class_names)}): {names}.",
-            f"- Network: {recipe.model}, {recipe.epochs} epochs{seconds}, seed {recipe.seed}; see `recipe.toml`.",
+            f"- Network: {network}, {epochs}{seconds}{best}, seed {recipe.seed}; see `recipe.toml`.",
             f"- Guarantee: {_short(evaluation['guarantee'])}, trained for ε = {shown_epsilon(recipe.epsilon)}.",
             "",
             f"On {evaluation['points']:,} {evaluation['split']} points, by proved bounds, in float64:",

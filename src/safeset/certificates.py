@@ -12,7 +12,7 @@ from torch import Tensor
 
 from safeset.errors import expected
 from safeset.guarantees import Guarantee
-from safeset.inputs import as_tensor, check_epsilon, check_names
+from safeset.inputs import as_tensor, check_names, one_epsilon
 from safeset.promises import Answer, answers, check_preference, promise, shown
 
 
@@ -114,9 +114,9 @@ class Certificate:
         """A name for each class: its own, or its number."""
         return self.class_names or tuple(map(str, range(self.classes)))
 
-    def at(self, epsilon: float) -> "Certificate":
+    def at(self, epsilon: float | None = None, *, eps: float | None = None) -> "Certificate":
         """The certificate at another ε, without a new forward pass."""
-        return replace(self, epsilon=check_epsilon(epsilon))
+        return replace(self, epsilon=one_epsilon(epsilon, eps))
 
     def preferring(self, prefer: str) -> "Certificate":
         """The same certificate with the other view of it: ``smallest`` or ``largest`` answers."""
@@ -236,7 +236,11 @@ class Certificate:
                 )
                 answer = f"{{{', '.join(map(str, record['core']))}}}{optional} below {shown(record['core_radius'])}"
             lines.append(f"  {place}: {answer}")
-        return "\n".join([*lines, f"  … {len(self) - 20} more"] if len(self) > 20 else lines)
+        if len(self) > 20:
+            lines.append(f"  … {len(self) - 20} more")
+        if self.layers and len(self) and not bool(self.certified.any()):
+            lines.append("  Nothing is certified: net.diagnose(x) says why.")
+        return "\n".join(lines)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

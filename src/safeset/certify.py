@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from safeset.certificates import Certificate
-from safeset.constants import HeadConstants, MatrixConstants, as_constants
+from safeset.constants import HeadConstants, Lipschitz, MatrixConstants, as_constants
 from safeset.errors import expected, nearest
 from safeset.guarantees import Guarantee, TopK, as_guarantee
-from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_subnormals
+from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_subnormals, one_epsilon
 from safeset.margins import METHODS, best_classes
 from safeset.radii import AffineError, PairError, target_radii, window_radii
 
@@ -19,10 +19,11 @@ Error = AffineError | tuple[float | Tensor, float | Tensor] | float | Tensor | N
 
 def certify_logits(
     logits: Numbers,
-    lipschitz: Numbers | HeadConstants | MatrixConstants,
-    epsilon: float,
-    guarantee: Guarantee | str,
+    lipschitz: Lipschitz,
+    epsilon: float | None = None,
+    guarantee: Guarantee | str = "standard",
     *,
+    eps: float | None = None,
     method: str | None = None,
     error: Error = None,
     class_names: Sequence[str] | None = None,
@@ -33,11 +34,14 @@ def certify_logits(
     Args:
         logits: (batch, classes) f(x), taken as exact unless ``error`` says otherwise. A row with NaN or ±∞ is rejected.
         lipschitz: a symmetric (classes, classes) matrix K of upper bounds of the Lipschitz constants of f_j − f_i, in
-            the L2 norm (the diagonal is ignored, +∞ is "unknown"), or ``HeadConstants(rows, scale)`` of a linear head.
+            the L2 norm (the diagonal is ignored, +∞ is "unknown"), or ``HeadConstants(rows, scale)`` of a linear head,
+            or one finite number L ≥ 0 that bounds the Lipschitz constant of the whole map x → f(x), L2 to L2: every
+            K_ji is then √2·L, rounded up, since f_j − f_i = ⟨e_j − e_i, f⟩ and ‖e_j − e_i‖ = √2.
         epsilon: radius of the closed L2 ball, in the units of the network's input.
         guarantee: `Standard`, `TopK`, `RelaxedTopK`, `Affinity`, or a text such as ``"rt3"``.
+        eps: the same as ``epsilon``.
         method: ``"uniform"`` (the paper), ``"floating"`` or ``"joint"``, each at least as strong as the one before. By
-            default ``"joint"`` for `HeadConstants` and ``"floating"`` for a matrix, which ``"joint"`` cannot use.
+            default ``"joint"`` for `HeadConstants`; ``"floating"`` for a matrix or a number: ``"joint"`` needs rows.
         error: rounding error of each computed f_j − f_i at radius ε: a number or tensor e₀, or (e₀, slope) for
             e₀ + slope·ε; tensors are (batch,), or broadcast to (batch, classes, classes). By default 0.
         class_names: for printing and records, and for affinity sets of names.
@@ -54,9 +58,12 @@ def certify_logits(
     >>> print(certificate)
     Certificate(1 of 1 points certified, RelaxedTopK(2), epsilon=0.5, method='floating', prefer='smallest')
       0: {0, 1} below 1.899
+    >>> certify_logits([[2.0, 0.5, 0.0]], lipschitz=2.5, eps=0.1).radius  # 1.5 / (√2 · 2.5)
+    tensor([0.4243], dtype=torch.float64)
     """
+    epsilon = one_epsilon(epsilon, eps)
     raw = check_logits(logits)
-    constants = as_constants(lipschitz).checked(raw.shape[1], raw.device)
+    constants = as_constants(lipschitz, raw.shape[1]).checked(raw.shape[1], raw.device)
     error = check_error(error, raw)
     found = certificate(raw, constants, epsilon, guarantee, method=method, error=error, class_names=class_names)
     return found.preferring(prefer)
@@ -108,7 +115,7 @@ def certificate(
 
 def membership_radii(
     logits: Numbers,
-    lipschitz: Numbers | HeadConstants | MatrixConstants,
+    lipschitz: Lipschitz,
     k: int,
     *,
     error: Error = None,
@@ -124,13 +131,13 @@ def membership_radii(
     tensor([[2., 1., 0.]], dtype=torch.float64)
     """
     raw = check_logits(logits)
-    constants = as_constants(lipschitz).checked(raw.shape[1], raw.device)
+    constants = as_constants(lipschitz, raw.shape[1]).checked(raw.shape[1], raw.device)
     return membership(raw, constants, k, error=check_error(error, raw))
 
 
 def target_table(
     logits: Numbers,
-    lipschitz: Numbers | HeadConstants | MatrixConstants,
+    lipschitz: Lipschitz,
     *,
     error: Error = None,
 ) -> Tensor:
@@ -146,7 +153,7 @@ def target_table(
              [0., inf]]], dtype=torch.float64)
     """
     raw = check_logits(logits)
-    constants = as_constants(lipschitz).checked(raw.shape[1], raw.device)
+    constants = as_constants(lipschitz, raw.shape[1]).checked(raw.shape[1], raw.device)
     return targets(raw, constants, error=check_error(error, raw))
 
 

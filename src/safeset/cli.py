@@ -19,14 +19,20 @@ from safeset.cli_options import (
     Changes,
     Device,
     Drop,
+    Epsilon,
+    Epsilons,
     GuaranteeText,
+    NetworkName,
     OneHot,
     RunPath,
     Units,
     changes,
     names,
+    own_network,
+    radii,
+    radius,
 )
-from safeset.errors import SafesetError, expected
+from safeset.errors import SafesetError, TrainingWarning, expected
 
 app = typer.Typer(
     name="safeset",
@@ -39,16 +45,32 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def train(
     recipe: Annotated[str | None, typer.Argument(help="A recipe's TOML file, or its name: `safeset models`.")] = None,
     data: Annotated[str | None, typer.Option(help="A name (`safeset data list`), a folder, .npz or .csv.")] = None,
     guarantee: GuaranteeText = None,
-    epsilon: Annotated[float | None, typer.Option(help="L2 radius in input units; images are in [0, 1].")] = None,
+    epsilon: Epsilon = None,
     epochs: Annotated[int | None, typer.Option()] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the run. Default: runs/DATA-GUARANTEE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     model: Annotated[str | None, typer.Option(help="A network: `safeset models`.")] = None,
+    network: NetworkName = None,
     batch: Annotated[int | None, typer.Option(help="Points in a step.")] = None,
     loss: Annotated[str | None, typer.Option(help="cross-entropy or trades.")] = None,
     seed: Annotated[int | None, typer.Option()] = None,
@@ -64,6 +86,11 @@ def train(
         bool,
         typer.Option("--validation", help="Hold out a tenth of the training data to evaluate on: for choices."),
     ] = False,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(help="Share of the training data that chooses the best epoch. Default: 0.1 of your own data."),
+    ] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs that were not better.")] = None,
     change: Changes = None,
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Between two checkpoints.")] = 5.0,
     device: Device = None,
@@ -72,9 +99,10 @@ def train(
     flags = {
         "data.source": data,
         "guarantee": guarantee,
-        "epsilon": epsilon,
+        "epsilon": radius(epsilon),
         "epochs": epochs,
         "model": model,
+        "network": network,
         "batch": batch,
         "loss.name": loss,
         "seed": seed,
@@ -87,6 +115,8 @@ def train(
         "data.units": units,
         "data.skip_bad": skip_bad or None,
         "validation": validation or None,
+        "hold_out": hold_out,
+        "patience": patience,
     }
     given = {key: value for key, value in flags.items() if value is not None} | changes(change or [])
     from safeset.cards import name_for
@@ -96,6 +126,9 @@ def train(
     from safeset.training.train import train as run_training
     from safeset.workers import joined
 
+    if network is not None and model is not None:
+        raise expected("one of --model and --network", "both")
+    factory = own_network(network)
     if resume and recipe is None and out is not None and Run(out).recipe.exists():
         stated = Run(out).read_recipe().changed(given)
     elif resume and recipe is None and data is None:
@@ -103,12 +136,21 @@ def train(
     else:
         stated = assembled(recipe, given)
     path = out or Path("runs") / name_for(stated)
+    if factory is None and (stated.network or stated.model == "own"):
+        remedy = f"Give --network {stated.network or 'MODULE:FACTORY'}: your own code is run only by that flag."
+        raise expected("the network to train", "none", remedy)
     keep_freed_memory()
     watch = console.TrainingWatch()
     with joined(device) as workers:
         try:
             run_training(
-                stated, out=path, resume=resume, device=device, checkpoint_minutes=checkpoint_minutes, watch=watch
+                stated,
+                network=factory,
+                out=path,
+                resume=resume,
+                device=device,
+                checkpoint_minutes=checkpoint_minutes,
+                watch=watch,
             )
         finally:
             watch.end()
@@ -121,88 +163,119 @@ def train(
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         remedy = "safeset evaluate writes it anew."
         raise expected(f"an evaluation in {Run(path).evaluation}", "something else", remedy) from None
-    console.out.print(f"\nThe run is {path}. Next: safeset certify {path} FILE…, safeset evaluate {path} --per-class")
+    one = path / f"seed{stated.seed}" if stated.seeds > 1 else path  # any of several networks
+    console.out.print(f"\nThe run is {path}. Next: safeset certify {one} FILE…, safeset evaluate {one} --per-class")
 
 
 @app.command()
 def evaluate(
     run: RunPath,
-    epsilon: Annotated[str | None, typer.Option(help="One or more radii: 0.05,0.141. Default: the run's own.")] = None,
+    epsilon: Epsilons = None,
     method: Annotated[str, typer.Option(help="Of uniform (the paper), floating, joint.")] = "uniform,floating,joint",
     guarantee: GuaranteeText = None,
     data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Also by class.")] = False,
-    out: Annotated[Path | None, typer.Option(help="JSON file. Default: evaluation.json in the run.")] = None,
+    network: NetworkName = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file. Default: evaluation.json in the run, for all of its own numbers.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is written, and nothing else.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
     device: Device = None,
 ) -> None:
     """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, top-1, sizes."""
-    from safeset.files import write_json
-    from safeset.jobs import evaluate_run
+    _check_format(as_json, as_csv)
+    from safeset.files import json_text, write_json
+    from safeset.jobs import evaluate_run, is_own
     from safeset.runs import Run
     from safeset.workers import joined
 
-    target = out or Run(run).evaluation
-    if out is not None and not target.parent.is_dir():
-        raise expected("a directory for the JSON file", f"none at {target.parent}")
+    stored = Run(run).evaluation
+    asked: dict[str, Any] = {
+        "epsilons": radii(epsilon),
+        "methods": [part.strip() for part in method.split(",")],
+        "guarantee": guarantee,
+        "source": data,
+    }
+    own = is_own(Run(run).read_recipe(), **asked)
+    if out is not None and not out.parent.is_dir():
+        raise expected("a directory for the JSON file", f"none at {out.parent}")
+    if out is not None and not own and out.resolve() == stored.resolve():
+        raise expected("another file than that of the run's own evaluation", str(out), "Choose another --out.")
+    notes: list[str] = []  # for after the table
     with joined(device) as workers:
         result, units = evaluate_run(
             Run(run),
-            epsilons=_numbers(epsilon) if epsilon else None,
-            methods=[part.strip() for part in method.split(",")],
-            guarantee=guarantee,
-            source=data,
+            **asked,
             per_class=per_class,
+            network=own_network(network),
             device=device,
             progress=console.progress,
+            tell=notes.append,
         )
     if not workers.first:
         return
+    target = out or (stored if own else None)
     try:
-        write_json(target, result)
+        if target is not None:
+            write_json(target, result)
     finally:  # neither a full disk nor a closed pipe loses all
-        console_answers.evaluation(result, units)
-    console.out.print(f"\nWritten to {target}.")
+        if as_json:
+            console.line(json_text(result))
+        elif as_csv:
+            for each in console_answers.evaluation_cells(result):
+                console.line(console_answers.row(each))
+        else:
+            console_answers.evaluation(result, units)
+        console.notes(notes)
+    kept = f"{stored} keeps the run's own numbers; these are not written. To write them: --out FILE"
+    told = f"Written to {target}." if target else kept
+    if as_json or as_csv:
+        console.err.print(told)
+    else:
+        console.out.print(f"\n{told}")
 
 
 @app.command()
 def certify(
     run: RunPath,
     files: Annotated[list[str], typer.Argument(help="Images, folders, .csv or .npz files; - for standard input.")],
-    epsilon: Annotated[float | None, typer.Option(help="L2 radius in input units. Default: the run's own.")] = None,
+    epsilon: Epsilon = None,
     method: Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")] = None,
     guarantee: GuaranteeText = None,
     prefer: Annotated[str, typer.Option(help="The smallest or the largest certified answer.")] = "smallest",
     background: Background = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each point, one in a line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
+    network: NetworkName = None,
     device: Device = None,
 ) -> None:
     """Certify images or rows: the answer, what it may also include, and what holds up to which change."""
-    if as_json and as_csv:
-        raise expected("one of --json and --csv", "both")
-    if sys.stdout is None:
-        raise expected("standard output for the answers", "none: it is closed")
+    _check_format(as_json, as_csv)
     from safeset.jobs import certify_files
     from safeset.promises import check_preference
     from safeset.workers import joined
 
     check_preference(prefer)
-
+    notes: list[str] = []  # for after the table
     stdin = sys.stdin.buffer if sys.stdin else None
     with joined(device) as workers:
         records = certify_files(
             run,
             files,
-            epsilon=epsilon,
+            epsilon=radius(epsilon),
             method=method,
             guarantee=guarantee,
             prefer=prefer,
             background=background,
+            network=own_network(network),
             device=device,
             stdin=stdin,
+            tell=notes.append,
         )
         records = console.waited(records, "proving the network's bounds")
         bad = _print_certificates(records, as_json=as_json, as_csv=as_csv, header=workers.first)
+    console.notes(notes)
     if bad:
         console.err.print(f"{bad} of the points could not be read.")
         raise typer.Exit(1)
@@ -246,11 +319,11 @@ def version() -> None:
     console.out.print(f"safeset {__version__}")
 
 
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise expected("one or more numbers such as 0.05,0.141", repr(text)) from None
+def _check_format(as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise expected("one of --json and --csv", "both")
+    if sys.stdout is None:
+        raise expected("standard output for the answers", "none: it is closed")
 
 
 def _worker() -> str:
@@ -269,6 +342,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     warnings.showwarning = console.warning
+    warnings.simplefilter("always", TrainingWarning)  # that a training has not ended is no matter of Python's
     try:
         try:
             app()

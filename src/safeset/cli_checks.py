@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from safeset import console
-from safeset.cli_options import Changes, Device, RunPath, changes
+from safeset.cli_options import Changes, Device, NetworkName, RunPath, changes, own_network
 from safeset.errors import expected
 from safeset.files import check_folder
 
@@ -24,6 +24,7 @@ def audit(
     points: Annotated[int | None, typer.Option(help="So many test points. Default: all.")] = None,
     budget: Annotated[float, typer.Option(help="Minutes; what is not reached is said.")] = 5.0,
     data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    network: NetworkName = None,
     out: Annotated[Path | None, typer.Option(help="JSON file. Default: audit.json in the run.")] = None,
     device: Device = None,
 ) -> None:
@@ -39,7 +40,15 @@ def audit(
     target = out or Run(run).path / "audit.json"
     if out is not None and not target.parent.is_dir():
         raise expected("a directory for the JSON file", f"none at {target.parent}")
-    result = audit_run(Run(run), points=points, minutes=budget, source=data, device=device, progress=console.progress)
+    result = audit_run(
+        Run(run),
+        points=points,
+        minutes=budget,
+        source=data,
+        network=own_network(network),
+        device=device,
+        progress=console.progress,
+    )
     try:
         write_json(target, result)
     finally:
@@ -127,6 +136,7 @@ def figures(
         for path in draw(
             names or (), runs=runs, out=out, seed=seed, device=device, tell=console.err.print, watch=watch
         ):
+            watch.end()
             console.out.print(f"Drawn: {path}")
     finally:
         watch.end()

@@ -70,10 +70,16 @@ def data_show(
 
 
 @data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="eurosat, cifar100 or tiny-imagenet.")]) -> None:
-    """Download a data set from its publisher: checked, and resumed where it was interrupted."""
-    from safeset.data.download import get
+def data_get(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="eurosat, cifar100 or tiny-imagenet.")],
+) -> None:
+    """Download data sets from their publishers: checked, and resumed where it was interrupted."""
+    from safeset.data.dataset import data_folder
+    from safeset.data.download import check_name, get
 
-    with console.transfer(name) as report:
-        path = get(name, progress=report)
-    console.out.print(f"{name} is in {path}.")
+    for name in names:  # a mistake is reported before anything is downloaded
+        check_name(name, data_folder())
+    for name in dict.fromkeys(names):
+        with console.transfer(name) as report:
+            path = get(name, progress=report)
+        console.out.print(f"{name} is in {path}.")

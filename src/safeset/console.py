@@ -5,24 +5,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import islice
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from unicodedata import category
 
-from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
+
+from safeset.layout import folded, table_lines
+
+if TYPE_CHECKING:
+    from safeset.bars import Bar
 
 
 class _Plain(Console):
@@ -68,7 +62,7 @@ def visible(text: str) -> str:
 
 
 PIPE_CLOSED = 128 + signal.SIGPIPE
-WIDEST_WORD = 40  # of a text in a table: longer ones are folded
+TIMED_STEPS, TIMED_SECONDS = 20, 5.0  # after which the time of a training is estimated
 FIRST = os.environ.get("RANK", "0") == "0"  # torchrun numbers its workers
 out, err = _Plain(soft_wrap=True), _Plain(stderr=True, soft_wrap=True)
 
@@ -82,25 +76,22 @@ def line(text: str) -> None:
 
 
 def table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
-    """Print a table; the first ``texts`` columns are texts, the others numbers. Nothing is cut on a narrow terminal."""
+    """Print a table; the first ``texts`` columns are texts, the others numbers. On a terminal it is made to fit."""
+    width = out.width if sys.stdout and sys.stdout.isatty() else None
     if title:
-        out.print(title, style="bold")
-    shown = Table(box=None, pad_edge=False)
-    lines, needed = [[visible(cell) for cell in row] for row in rows], -2
-    for place, name in enumerate(header):
-        cells = [line[place] for line in (header, *lines)]
-        if place < texts:
-            words = (cell_len(word) for cell in cells for word in cell.split())
-            width = min(max(words, default=0), WIDEST_WORD)
-            shown.add_column(name, header_style="dim", overflow="fold", min_width=width)
-        else:
-            width = max(map(cell_len, cells))
-            shown.add_column(name, header_style="dim", no_wrap=True, justify="right")
-        needed += width + 2
-    for line in lines:
-        shown.add_row(*line)
-    terminal = out.width if sys.stdout and sys.stdout.isatty() else 500
-    _Plain(width=max(terminal, needed)).print(shown)
+        out.print("\n".join(folded(title, width) if width else [title]), style="bold")
+    body = [[one_line(cell) for cell in row] for row in rows]
+    for each in table_lines(header, body, width, texts=texts):
+        out.print(each)
+
+
+def one_line(text: str) -> str:
+    r"""A text that is safe to show, and in one line: the name of a file may hold another row of the table.
+
+    >>> one_line("a\nb")
+    'a\\nb'
+    """
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def progress(items: Iterable[Any], count: int, what: str = "") -> Iterator[Any]:
@@ -108,64 +99,88 @@ def progress(items: Iterable[Any], count: int, what: str = "") -> Iterator[Any]:
     if not _bars():
         yield from items
         return
-    with _bar() as bar:
-        yield from bar.track(items, total=count, description=what)
+    with _bar(what, total=count) as bar:
+        for done, item in enumerate(items, start=1):
+            yield item
+            bar.show(done)
 
 
 def waited(items: Iterator[Any], what: str) -> Iterator[Any]:
     """The same items; on a terminal it is said, until the first one comes, what takes so long."""
-    with err.status(what) if _bars() else nullcontext():
-        first = list(islice(items, 1))
-    yield from first
+    if _bars():
+        with _bar(what):
+            first = list(islice(items, 1))
+        yield from first
     yield from items
 
 
 def _bars() -> bool:
-    """Whether to draw bars: on a terminal, and of several workers by the first."""
-    return err.is_terminal and FIRST
+    """Whether to draw bars: on a terminal or in a notebook that can, and of several workers by the first."""
+    return FIRST and (err.is_terminal or (err.is_jupyter and find_spec("ipywidgets") is not None))
 
 
-def _bar() -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
-    return Progress(*columns, TextColumn("{task.fields[tail]}"), console=err, transient=True)
+def _bar(what: str = "", *, total: int | None = None, done: int = 0) -> "Bar":
+    from safeset.bars import Bar  # only terminals need it
+
+    return Bar(err, what, total=total, done=done)
 
 
 class TrainingWatch:
-    """Training on a terminal: a bar with the time left, loss, VRA, rejection, accuracy; else a line for each epoch."""
+    """Training on a terminal or in a notebook: a bar with the time left and the metrics; else a line for each epoch."""
 
     def __init__(self) -> None:
-        self.bar: Progress | None = None
-        self.task = TaskID(0)
+        self.bar: Bar | None = None
         self.steps, self.epochs, self.done = 1, 1, 0
-        self.tail, self.last = "", 0.0
+        self.loss, self.tail, self.last = "", "", 0.0
+        self.timed: tuple[float, int] | None = None  # when the time of steps began to be taken, and after which step
+        self.estimated = False
 
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
         """A bar for files that are decoded."""
         return progress(items, count, "decoding")
 
+    def introduce(self, text: str) -> None:
+        """Print what is about to be trained."""
+        err.print(text)
+
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Show the bar."""
+        self.end()
         self.epochs, self.steps, self.done = epochs, steps, done
+        self.timed, self.estimated = None, False
+        if done:
+            err.print(f"Continuing in epoch {min(epochs, done // steps + 1)} of {epochs}.")
         if _bars():
-            self.bar = _bar()
-            self.bar.start()
-            self.task = self.bar.add_task("", total=epochs * steps, completed=done, tail="")
-        elif done:
-            err.print(f"Continuing in epoch {done // steps + 1} of {epochs}.")
+            self.bar = _bar(self._where(), total=epochs * steps, done=done)
 
     def step(self, loss: float | None) -> None:
-        """Move the bar."""
+        """Move the bar; print how long it will take, once that is known."""
         self.done += 1
         if self.bar is not None:
-            where = f"epoch {min(self.epochs, self.done // self.steps + 1)}/{self.epochs}"
-            self.bar.update(self.task, completed=self.done, description=where)
             if loss is not None:
-                self.bar.update(self.task, tail=f"loss {loss:.3f} {self.tail}")
+                self.loss = f", loss {loss:.3f}"
+            self.bar.show(self.done, what=f"{self._where()}{self.loss}{self.tail}")
+        if loss is not None and not self.estimated:  # only then a GPU has been waited for
+            self._estimate(time.perf_counter())
+
+    def _estimate(self, now: float) -> None:
+        """The time left, by steps after the first ones, which take longer."""
+        if self.timed is None:
+            self.timed = now, self.done
+            return
+        start, first = self.timed
+        steps, left = self.done - first, self.epochs * self.steps - self.done
+        if (steps >= TIMED_STEPS or now - start >= TIMED_SECONDS) and left:
+            err.print(f"About {_span((now - start) / steps * left)} to go (measured over {steps} steps).")
+            self.estimated = True
 
     def epoch(self, record: dict[str, Any]) -> None:
         """Show the metrics: estimates, from the power method."""
-        told = f"VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, accuracy {record['accuracy']:.3f}"
-        self.tail = told
+        told = (
+            f"{record['on']} VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, "
+            f"accuracy {record['accuracy']:.3f}"
+        )
+        self.tail = f", {told}"
         if self.bar is None:
             now, left = time.perf_counter(), self.epochs - record["epoch"]
             if now - self.last >= 2 or left == 0 or record["epoch"] == 1:
@@ -181,8 +196,11 @@ class TrainingWatch:
     def end(self) -> None:
         """Take the bar away."""
         if self.bar is not None:
-            self.bar.stop()
+            self.bar.close()
             self.bar = None
+
+    def _where(self) -> str:
+        return f"epoch {min(self.epochs, self.done // self.steps + 1)}/{self.epochs}"
 
 
 def _span(seconds: float) -> str:
@@ -214,6 +232,12 @@ def warning(
     err.print(str(message) if own else f"{category.__name__}: {message}", style="yellow")
 
 
+def notes(texts: Iterable[str]) -> None:
+    """Print what should be read besides the answers."""
+    for text in texts:
+        err.print(f"\n{text}", style="yellow")
+
+
 def failure(text: str) -> None:
     """Print why nothing came of it."""
     err.print(f"error: {text}", style="red")
@@ -225,7 +249,5 @@ def transfer(what: str) -> Iterator[Callable[[int, int], None]]:
     if not err.is_terminal:
         yield lambda done, total: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with _bar(what) as bar:
+        yield lambda done, total: bar.show(done, total=total, what=f"{what}: {done / 1e6:.1f} of {total / 1e6:.1f} MB")

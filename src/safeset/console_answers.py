@@ -119,5 +119,25 @@ def cells(record: dict[str, Any]) -> list[Any]:
     return [cell(record.get(name, "")) for name in COLUMNS]
 
 
+def evaluation_cells(result: dict[str, Any]) -> list[list[Any]]:
+    """An evaluation as rows of CSV, the header first: one for each method and ε, each followed by those of its classes.
+
+    >>> row = {"method": "joint", "vra": 0.5, "core_size": None, "classes": {"cat": {"vra": 0.5, "core_size": 1.0}}}
+    >>> evaluation_cells({"rows": [row]})
+    [['class', 'method', 'vra', 'core_size'], ['', 'joint', 0.5, ''], ['cat', 'joint', 0.5, 1.0]]
+    """
+    rows: list[dict[str, Any]] = []
+    for row in result["rows"]:
+        plain = {name: value for name, value in row.items() if not isinstance(value, dict | list)}
+        parts = row.get("classes", {})
+        rows += [{"class": "", **plain} if parts else plain]
+        rows += [{"class": name, **dict.fromkeys(plain), **_kept(row), **part} for name, part in parts.items()]
+    return [list(rows[0]), *(["" if value is None else value for value in row.values()] for row in rows)]
+
+
+def _kept(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("method", "epsilon") if name in row}
+
+
 def _names(classes: list[str]) -> str:
     return ", ".join(map(str, classes))

@@ -12,7 +12,7 @@ CONFIRMED = {True: "yes", False: "no", None: "–"}
 
 def show(result: dict[str, Any]) -> None:
     """Print an audit: what was compared, proved and attacked, and the verdict."""
-    rows = [[check["what"], check["verdict"], check["said"][:120]] for check in result["checks"]]
+    rows = [[check["what"], check["verdict"], check["said"]] for check in result["checks"]]
     table("Stored, and found anew", ["", "", ""], rows, texts=3)
     rows = [
         [line["name"], line["type"], line["method"], line["verdict"], f"{line['bound']:.6g}", _above(line)]

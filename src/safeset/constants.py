@@ -10,8 +10,10 @@ Directed rounding, u = 2⁻⁵³: every upper bound below is above the exact val
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol, overload
+from fractions import Fraction
+from typing import Any, Protocol, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ U = 2.0**-53  # unit roundoff of float64
 TINY, HUGE = 2.0**-480, 2.0**480  # between these a sum of squares neither underflows nor overflows
 PAIRS_AT_ONCE = 4096
 MOST_REMEMBERED = 4096  # classes; 128 MB of distances
+SQRT_2 = math.nextafter(math.sqrt(2.0), 2.0)  # above √2, whichever way the square root was rounded
 FEW = 4  # times as many ranks of points as classes, from which on a table of all pairs is cheaper
 
 
@@ -246,8 +249,40 @@ def up(value: float | Tensor) -> float | Tensor:
     return math.nextafter(value, math.inf)
 
 
-def as_constants(lipschitz: "Numbers | HeadConstants | MatrixConstants") -> HeadConstants | MatrixConstants:
-    """Constants as they are, or a (classes, classes) matrix of numbers as `MatrixConstants`."""
+Lipschitz = Numbers | float | HeadConstants | MatrixConstants  # what users may hand over as constants
+
+
+def as_constants(lipschitz: Lipschitz, classes: int) -> HeadConstants | MatrixConstants:
+    """Constants as they are, a matrix of numbers as `MatrixConstants`, one number as the same for all pairs."""
     if isinstance(lipschitz, HeadConstants | MatrixConstants):
         return lipschitz
+    if isinstance(lipschitz, int | float | Fraction) or getattr(lipschitz, "ndim", None) == 0:
+        return MatrixConstants(torch.tensor(pair_constant(lipschitz), dtype=torch.float64).expand(classes, classes))
     return MatrixConstants(as_tensor(lipschitz, "`lipschitz`"))
+
+
+def pair_constant(whole: Any) -> float:
+    """K = √2·L, rounded up, from one constant L of the map x → f(x) in L2, for every pair of classes.
+
+    f_j − f_i = ⟨e_j − e_i, f⟩, so |(f_j − f_i)(x') − (f_j − f_i)(x)| ≤ ‖e_j − e_i‖·‖f(x') − f(x)‖ ≤ √2·L·‖x' − x‖ by
+    Cauchy and Schwarz. f(x) = L·x₁·(e_j − e_i)/√2 attains it: nothing smaller follows from L alone.
+
+    Raises:
+        ArgumentError: for what is no finite number ≥ 0.
+
+    >>> pair_constant(2.5)
+    3.535533905932739
+    """
+    constant = as_number(whole)
+    if constant is None or not 0 <= constant < math.inf:
+        raise expected(
+            "one Lipschitz constant for all of the logits to be a finite number ≥ 0",
+            repr(whole)[:80],
+            "An infinite one would certify nothing; in a matrix ∞ is a pair whose constant is unknown."
+            if constant == math.inf
+            else "",
+        )
+    exact = whole.item() if isinstance(whole, Tensor | np.ndarray | np.generic) else whole
+    if constant < exact:  # a large integer or a fraction that was rounded down
+        constant = up(constant)
+    return up(constant * SQRT_2) if constant else 0.0

@@ -247,7 +247,7 @@ def evaluate(
 
 
 HARDLY = 0.02  # above the baseline
-NEAR = 0.9  # of the largest core that a guarantee allows
+NEAR = 0.95  # of the largest core that a guarantee allows
 
 
 def remarks(rows: Sequence[Mapping[str, Any]], guarantee: Guarantee, classes: int) -> list[str]:

@@ -69,9 +69,14 @@ def check_folder(path: Path, what: str) -> None:
         raise expected(f"a directory for {what} at {path}", got, "Choose another.")
 
 
+def json_text(value: Any) -> str:
+    """Plain values as JSON, as all files of safeset have it."""
+    return json.dumps(value, indent=1)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, whole or not at all."""
-    write_whole(path, json.dumps(value, indent=1) + "\n")
+    write_whole(path, json_text(value) + "\n")
 
 
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str]) -> None:
@@ -106,7 +111,7 @@ def read_tensors(
             if max((one["data_offsets"][1] for one in header.values()), default=0) != rest:
                 raise ValueError("its header is about a file of another size")
             if shapes is not None:
-                _compare({name: tuple(one["shape"]) for name, one in header.items()}, shapes, path)
+                compare_shapes({name: tuple(one["shape"]) for name, one in header.items()}, shapes, path)
             file.seek(0)
             content = file.read(len(start) + rest)
             if not content.startswith(start):
@@ -131,7 +136,8 @@ def _header(file: BinaryIO) -> tuple[bytes, int]:
     return start + file.read(length), size - 8 - length
 
 
-def _compare(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], path: Path) -> None:
+def compare_shapes(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """Complain if tensors of a file are not those, by name and shape, that there must be."""
     for name in sorted(found.keys() | wanted.keys()):
         got, own = found.get(name, "none"), wanted.get(name, "none")
         if got != own:

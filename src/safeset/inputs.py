@@ -59,6 +59,20 @@ def check_epsilon(epsilon: object) -> float:
     return radius
 
 
+def one_epsilon(epsilon: object, eps: object, default: float | None = None) -> float:
+    """The radius, which callers may give as ``epsilon`` or as ``eps``; the default if they give neither.
+
+    >>> one_epsilon(None, 0.1), one_epsilon(0.1, 0.1), one_epsilon(None, None, 0.3)
+    (0.1, 0.1, 0.3)
+    """
+    given = [check_epsilon(each) for each in (epsilon, eps) if each is not None]
+    if len(set(given)) > 1:
+        raise expected("one radius: `eps` is `epsilon`", f"epsilon={given[0]:g} and eps={given[1]:g}", "Give one.")
+    if not given and default is None:
+        raise expected("`epsilon`, the radius of the ball in the units of the network's input", "none")
+    return given[0] if given else check_epsilon(default)
+
+
 def check_names(class_names: object, classes: int | None = None) -> tuple[str, ...]:
     """Distinct class names, as many as there are classes."""
     if isinstance(class_names, str) or not hasattr(class_names, "__iter__"):

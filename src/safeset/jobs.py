@@ -3,13 +3,14 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor, nn
 
 from safeset.data.dataset import Dataset, Progress
 from safeset.data.decoding import colour
@@ -17,18 +18,22 @@ from safeset.data.points import Point, read_points
 from safeset.data.quality import report
 from safeset.data.sources import load_data
 from safeset.data.units import check_fits
+from safeset.diagnosis import HARDLY
 from safeset.errors import expected, nearest
 from safeset.evaluation import evaluate, remarks
 from safeset.inputs import as_device
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
+from safeset.own_networks import Factory
 from safeset.provenance import provenance, weights_digest
-from safeset.runs import Run, load
+from safeset.runs import Run, load, loaded
 from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.workers import Workers
 
 POINTS_AT_ONCE = 64
 OPTIONS = {"folder": ("size", "background", "skip_bad"), ".npz": ("units", "background")}  # of a run's for other data
+EXPLAINED = 256  # points from which it is said why hardly anything is certified
+Tell = Callable[[str], None]
 
 
 def evaluate_run(
@@ -39,26 +44,31 @@ def evaluate_run(
     guarantee: str | None = None,
     source: str | None = None,
     per_class: bool = False,
+    network: nn.Module | Factory | None = None,
     device: str | None = None,
     progress: Progress | None = None,
+    tell: Tell | None = None,
 ) -> tuple[dict[str, Any], str]:
     """The evaluation as it is written down, and the units of ε.
 
     Args:
-        run: a run whose training has ended.
+        run: a run; of a training that has not ended the weights so far are evaluated, and ``unfinished`` says so.
         epsilons: radii; by default the run's own.
         methods: of ``uniform``, ``floating``, ``joint``.
         guarantee: as text; by default the run's own.
         source: other data, in the same form as the run's own.
         per_class: also by class.
+        network: as for `load`.
         device: such as ``"cuda"``.
         progress: wraps the batches.
+        tell: is called with an explanation where hardly anything is certified.
     """
     for method in methods:
         if method not in METHODS:
             raise expected(f"methods among {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
     recipe = run.read_recipe()
-    net = load(run.path).to(as_device(device))
+    net, unfinished = loaded(run, network)
+    net = net.to(as_device(device))
     points = Workers.here().in_turn(lambda: run_data(recipe, source, progress))
     stated = replace(recipe, guarantee=guarantee).bound(points) if guarantee else None
     result = evaluated(
@@ -71,7 +81,29 @@ def evaluate_run(
         per_class=per_class,
         progress=progress,
     )
-    return result, points.units
+    if tell and Workers.here().first and min(row["rejection_rate"] for row in result["rows"]) > 1 - HARDLY:
+        some = points.test[torch.arange(0, len(points.test), max(1, len(points.test) // EXPLAINED))]
+        radius = min(row["epsilon"] for row in result["rows"])
+        tell(str(net.diagnose(some.exact, epsilon=radius, guarantee=stated, method=max(methods, key=METHODS.index))))
+    return result | ({"unfinished": unfinished} if unfinished else {}), points.units
+
+
+def is_own(
+    recipe: Recipe,
+    *,
+    epsilons: Sequence[float] | None = None,
+    methods: Sequence[str] = METHODS,
+    guarantee: str | None = None,
+    source: str | None = None,
+) -> bool:
+    """Whether an evaluation with these arguments of `evaluate_run` holds all that a run's own has, and may replace it.
+
+    >>> recipe = Recipe(Data("digits"), guarantee="rt3", epsilon=0.3)
+    >>> is_own(recipe), is_own(recipe, epsilons=[0.1, 0.3]), is_own(recipe, epsilons=[0.1]), is_own(recipe, source="x")
+    (True, True, False, False)
+    """
+    same_points = source is None and guarantee in (None, recipe.guarantee)
+    return same_points and (epsilons is None or recipe.epsilon in epsilons) and set(METHODS) <= set(methods)
 
 
 def run_data(recipe: Recipe, source: str | None = None, progress: Progress | None = None) -> Dataset:
@@ -138,13 +170,16 @@ def certify_files(
     guarantee: str | None = None,
     prefer: str = "smallest",
     background: str | None = None,
+    network: nn.Module | Factory | None = None,
     device: str | None = None,
     stdin: BinaryIO | None,
+    tell: Tell | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A record for each point: its name, what `Certificate.records` gives, and the units of ε.
 
     A point that cannot be read has a ``problem`` instead. A radius is None where no perturbation can break it. Several
-    workers take turns of points, and the first gets all the records, in order; the others get none.
+    workers take turns of points, and the first gets all the records, in order; the others get none. ``tell`` is called
+    at the end with an explanation, where hardly anything was certified.
     """
     workers = Workers.here()
     if workers.count > 1 and "-" in files:
@@ -153,7 +188,7 @@ def certify_files(
         colour(background)  # a mistake in it is told before anything is proved
     run = Run(path)
     recipe = run.read_recipe()
-    net = load(path).to(as_device(device)).frozen()
+    net = load(path, network=network).to(as_device(device)).frozen()
     task = recipe.task
     assert task is not None
     points = read_points(
@@ -168,20 +203,28 @@ def certify_files(
         chosen=lambda place: place // POINTS_AT_ONCE % workers.count == workers.rank,
     )
 
+    seen: list[Tensor] = []
+    options: dict[str, Any] = {"epsilon": epsilon, "method": method, "guarantee": guarantee}
+
     def certified(some: Sequence[Point]) -> Iterator[dict[str, Any]]:
         good = [point.x for point in some if point.x is not None]
+        seen.extend(good[: POINTS_AT_ONCE - len(seen)])
         answers: Iterator[dict[str, Any]] = iter(())
         if good:
             x = torch.stack(good).to(next(net.parameters()).device)
-            found = net.certify(x, epsilon=epsilon, method=method, guarantee=guarantee, prefer=prefer)
-            answers = iter(found.records())
+            answers = iter(net.certify(x, prefer=prefer, **options).records())
         for point in some:
             record = {"problem": point.problem} if point.x is None else {**plain(next(answers)), "units": task.units}
             yield {"name": point.name, **record}
 
+    read = proved = 0
     while any(turn := workers.everyones(list(certified(list(islice(points, POINTS_AT_ONCE)))))):
-        if workers.first:
-            yield from (record for records in turn for record in records)
+        for record in (record for records in turn for record in records) if workers.first else ():
+            read += "problem" not in record
+            proved += record.get("certified", False)
+            yield record
+    if tell and seen and proved < HARDLY * read:
+        tell(str(net.diagnose(torch.stack(seen).to(next(net.parameters()).device), **options)))
 
 
 def plain(value: Any) -> Any:

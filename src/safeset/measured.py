@@ -9,8 +9,10 @@ from torch import Tensor
 from safeset.arithmetic import strict_arithmetic, uncompiled
 from safeset.certificates import Certificate
 from safeset.certify import certificate, membership, memberships, targets
+from safeset.diagnosis import Diagnosis, diagnosis, most_relaxed
 from safeset.errors import expected
 from safeset.guarantees import Guarantee
+from safeset.inputs import one_epsilon
 from safeset.proof import Bounds
 from safeset.radii import ClassError
 
@@ -40,6 +42,7 @@ class Measured:
         self,
         *,
         epsilon: float | None = None,
+        eps: float | None = None,
         guarantee: Guarantee | str | None = None,
         method: str | None = None,
         prefer: str = "smallest",
@@ -49,7 +52,7 @@ class Measured:
             found = certificate(
                 self._logits,
                 self._bounds.head,
-                self._epsilon if epsilon is None else epsilon,
+                one_epsilon(epsilon, eps, self._epsilon),
                 self._guarantee if guarantee is None else guarantee,
                 method=method,
                 error=self._error,
@@ -58,6 +61,21 @@ class Measured:
             windows = self._within(found.windows)
         covers = f"the frozen network in exact arithmetic, and its float64 program as run on {windows.device.type}"
         return replace(found, windows=windows, covers=covers, layers=self._bounds.layers, prefer=prefer)
+
+    def diagnose(
+        self,
+        *,
+        epsilon: float | None = None,
+        eps: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+    ) -> Diagnosis:
+        """Why the points are certified or not; arguments as for `CertifiedNet.certify`."""
+        found = self.certificate(epsilon=epsilon, eps=eps, guarantee=guarantee, method=method)
+        weaker = most_relaxed(found.classes)
+        relaxed = self.certificate(epsilon=found.epsilon, guarantee=weaker, method=method)
+        best = self._logits.topk(2, dim=1).values
+        return diagnosis(found, float((best[:, 0] - best[:, 1]).nanmedian()), self._bounds, relaxed)
 
     @uncompiled
     def membership_radii(self, k: int) -> Tensor:

@@ -49,28 +49,38 @@ def list_models() -> list[str]:
     """The names that `create_model` knows.
 
     >>> list_models()
-    ['cnn-1c1f', 'cnn-2c2f', 'cnn-8c2f', 'mlp-2x256', 'mlp-2x32', 'mlp-3x1000']
+    ['cnn-1c1f', 'cnn-2c1f', 'cnn-2c2f', 'cnn-8c2f', 'mlp-2x256', 'mlp-2x32', 'mlp-3x1000']
     """
     return sorted(_MODELS)
 
 
-def _mlp(*widths: int) -> Callable[[tuple[int, ...], int], Layers]:
-    """Dense layers with MinMax between."""
+def mlp(*widths: int) -> Callable[[tuple[int, ...], int], Layers]:
+    """What makes dense layers of these even widths, with MinMax after each, and a linear head, for a shape and classes.
+
+    >>> len(mlp(32, 32)((2,), 4)), len(mlp()((2,), 4))
+    (5, 1)
+    """
+    for width in widths:
+        if as_count(width) is None or width % 2:
+            raise expected("widths of layers to be even whole numbers", repr(width))
 
     def build(shape: tuple[int, ...], classes: int) -> Layers:
         features = math.prod(shape)
         start: Layers = [nn.Flatten()] if len(shape) > 1 else []
-        return [*start, *_dense(features, *widths), nn.Linear(widths[-1], classes)]
+        return [*start, *_dense(features, *widths), nn.Linear((features, *widths)[-1], classes)]
 
     return build
 
 
-def _downsampled(*convolutions: int, dense: tuple[int, ...]) -> Callable[[tuple[int, ...], int], Layers]:
-    """3×3 convolutions, each with MinMax and invertible downsampling, then dense layers."""
+def _downsampled(
+    *convolutions: int, dense: tuple[int, ...], first: int = 1
+) -> Callable[[tuple[int, ...], int], Layers]:
+    """3×3 convolutions, each with MinMax and invertible downsampling, then dense layers; downsampled ``first``."""
 
     def build(shape: tuple[int, ...], classes: int) -> Layers:
-        channels, height, width = _image(shape, 2 ** len(convolutions))
-        layers: Layers = []
+        channels, height, width = _image(shape, first * 2 ** len(convolutions))
+        channels, height, width = first**2 * channels, height // first, width // first
+        layers: Layers = [InvertibleDownsampling(first)] if first > 1 else []
         for out in convolutions:
             layers += [nn.Conv2d(channels, out, 3, padding=1), MinMax(), InvertibleDownsampling(2)]
             channels, height, width = 4 * out, height // 2, width // 2
@@ -107,8 +117,9 @@ def _image(shape: tuple[int, ...], multiple: int) -> tuple[int, int, int]:
 _MODELS: dict[str, Callable[[tuple[int, ...], int], Layers]] = {
     "cnn-2c2f": _downsampled(32, 64, dense=(256, 256)),  # the paper's for CIFAR-100 and EuroSAT
     "cnn-8c2f": _strided,  # the paper's for Tiny-ImageNet
-    "mlp-3x1000": _mlp(1000, 1000, 1000),  # the paper's for ACAS Xu
+    "mlp-3x1000": mlp(1000, 1000, 1000),  # the paper's for ACAS Xu
     "cnn-1c1f": _downsampled(16, dense=(64,)),  # digits
-    "mlp-2x32": _mlp(32, 32),  # points in the plane
-    "mlp-2x256": _mlp(256, 256),  # tables
+    "cnn-2c1f": _downsampled(16, 32, dense=(64,), first=2),  # some hundred photos
+    "mlp-2x32": mlp(32, 32),  # points in the plane
+    "mlp-2x256": mlp(256, 256),  # tables
 }

@@ -13,11 +13,12 @@ from safeset.arithmetic import strict_arithmetic, uncompiled
 from safeset.certificates import Certificate
 from safeset.certify import check_logits
 from safeset.constants import HeadConstants
+from safeset.diagnosis import Diagnosis
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.estimation import estimate, start_vectors
 from safeset.freezing import Content, check_layers, freeze
 from safeset.guarantees import Guarantee, as_guarantee
-from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_shape, warn_if_no_pixels
+from safeset.inputs import Numbers, as_tensor, check_names, check_shape, one_epsilon, warn_if_no_pixels
 from safeset.lipschitz.rules import check_untouched
 from safeset.lipschitz.upward import row_norms
 from safeset.margins import instrument
@@ -36,6 +37,7 @@ class CertifiedNet(nn.Module):
         input_shape: shape of one input, without the batch.
         guarantee: `Standard`, `TopK`, `RelaxedTopK`, `Affinity`, or a text such as ``"rt3"``.
         epsilon: radius of the L2 ball, in the units of the network's input.
+        eps: the same as ``epsilon``.
         class_names: for printing and records, and for affinity sets of names.
 
     >>> network = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -50,7 +52,8 @@ class CertifiedNet(nn.Module):
         *,
         input_shape: Sequence[int],
         guarantee: Guarantee | str,
-        epsilon: float,
+        epsilon: float | None = None,
+        eps: float | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
@@ -58,7 +61,7 @@ class CertifiedNet(nn.Module):
             raise expected("`network` to be a torch.nn.Module", type(network).__name__)
         self.network = network
         self.input_shape = check_shape(input_shape)
-        self.epsilon = check_epsilon(epsilon)
+        self.epsilon = one_epsilon(epsilon, eps)
         _, self._steps, self.classes = freeze(network, self.input_shape)
         self.class_names = None if class_names is None else check_names(class_names, self.classes)
         guarantee = as_guarantee(guarantee)
@@ -145,6 +148,7 @@ class CertifiedNet(nn.Module):
         x: Numbers,
         *,
         epsilon: float | None = None,
+        eps: float | None = None,
         guarantee: Guarantee | str | None = None,
         method: str | None = None,
         prefer: str = "smallest",
@@ -154,6 +158,7 @@ class CertifiedNet(nn.Module):
         Args:
             x: (batch, *input_shape) inputs. A point with NaN or ±∞ is rejected.
             epsilon: radius of the ball, if not the net's own.
+            eps: the same as ``epsilon``.
             guarantee: likewise.
             method: ``"uniform"`` (the paper), ``"floating"`` or ``"joint"`` (the default).
             prefer: which certified answer is shown, ``"smallest"`` or ``"largest"``.
@@ -162,7 +167,8 @@ class CertifiedNet(nn.Module):
             A `Certificate`. It covers the frozen network in exact arithmetic, and its float64 program: every float64
             array x' in the ball.
         """
-        return self.measure(x).certificate(epsilon=epsilon, guarantee=guarantee, method=method, prefer=prefer)
+        points = self.measure(x)
+        return points.certificate(epsilon=epsilon, eps=eps, guarantee=guarantee, method=method, prefer=prefer)
 
     def membership_radii(self, x: Numbers, k: int) -> Tensor:
         """For each class, the radius below which it stays among the k best (Jia et al., 2020), proved as by `certify`.
@@ -193,6 +199,7 @@ class CertifiedNet(nn.Module):
         x: Numbers,
         *,
         epsilon: float | None = None,
+        eps: float | None = None,
         guarantee: Guarantee | str | None = None,
         method: str | None = None,
         prefer: str = "smallest",
@@ -201,8 +208,23 @@ class CertifiedNet(nn.Module):
 
         Arguments as for `certify`. The label of a point whose logits are NaN is −1.
         """
-        found = self.certify(x, epsilon=epsilon, guarantee=guarantee, method=method, prefer=prefer)
+        found = self.certify(x, epsilon=epsilon, eps=eps, guarantee=guarantee, method=method, prefer=prefer)
         return found.ranking[:, 0], found.whole
+
+    def diagnose(
+        self,
+        x: Numbers,
+        *,
+        epsilon: float | None = None,
+        eps: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+    ) -> Diagnosis:
+        """Why so many of the points are certified, or so few: the median radius, the costliest layer, what to do.
+
+        Arguments as for `certify`. Print what comes back: it explains itself.
+        """
+        return self.measure(x).diagnose(epsilon=epsilon, eps=eps, guarantee=guarantee, method=method)
 
     def extra_repr(self) -> str:
         """Shape, guarantee and epsilon, for printing."""

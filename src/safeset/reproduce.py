@@ -28,10 +28,11 @@ from safeset.published import (
 )
 from safeset.runs import Run
 from safeset.seeds import RUNS, Group, groups, runs_of
+from safeset.training.directory import check_same
 from safeset.training.loop import Interrupted
 from safeset.training.recipe import MOST_SEEDS, Recipe, resolved
 from safeset.training.shelf import assembled, list_recipes
-from safeset.training.train import carried_out, check_same, prepared
+from safeset.training.train import carried_out, prepared
 from safeset.training.watch import Silent, Watch
 
 
@@ -145,7 +146,7 @@ def _trained(group: Group, recipe: Recipe, device: str | None, watch: Watch | No
     if not run.done:
         run.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            carried_out(fitted, data, out=run.path, resume=True, device=device, watch=watch)
+            carried_out(fitted, data, out=run.path, resume=True, device=device, watch=watch, pictures=False)
         except Interrupted as stopped:
             raise stopped.continued_by("the same safeset reproduce") from None
     return fitted, data

@@ -1,30 +1,37 @@
 """A run: the directory in which a trained model lives.
 
-``recipe.toml``, ``model.safetensors``, ``bounds.json`` (information: a proof is trusted only where it was made),
-``metrics.jsonl``, ``evaluation.json``, ``README.md``, and ``checkpoint.safetensors`` while it trains.
+``recipe.toml``, ``model.safetensors``, ``last.safetensors`` (where the last weights are not the best), ``bounds.json``
+(information: a proof is trusted only where it was made), ``metrics.jsonl``, ``evaluation.json``, ``README.md``,
+``metrics.png``, ``samples.png``, and ``checkpoint.safetensors`` while it trains.
 """
 
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from safeset.errors import ArgumentError, SafesetError, expected
-from safeset.files import not_through_links, read_tensors, sweep, write_json, write_tensors, write_whole
+from safeset.errors import ArgumentError, SafesetError, TrainingWarning, expected
+from safeset.files import compare_shapes, not_through_links, read_tensors, sweep, write_json, write_tensors, write_whole
 from safeset.guarantees import names_a_file
 from safeset.models import create_model
 from safeset.net import CertifiedNet
+from safeset.own_networks import Factory, made
 from safeset.training import toml
 from safeset.training.recipe import Recipe
+from safeset.training.state import weights_so_far
 from safeset.training.watch import Watch
 from safeset.workers import starter
+
+LONGEST = 80  # characters of a text in a model's file that is shown
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,13 @@ class Run:
 
     @property
     def model(self) -> Path:
-        """The trained parameters."""
+        """The trained parameters, which every command uses: the best where points were held out, else the last."""
         return self.path / "model.safetensors"
+
+    @property
+    def last(self) -> Path:
+        """The parameters after the last step, where those of an earlier epoch are the model."""
+        return self.path / "last.safetensors"
 
     @property
     def checkpoint(self) -> Path:
@@ -171,9 +183,23 @@ class Run:
             raise expected(f"a range for each of {shape} numbers in {self.recipe}", f"{len(ranges)} ranges")
         return found
 
-    def save(self, net: CertifiedNet) -> None:
-        """Write the trained parameters."""
-        write_tensors(self.model, net.network.state_dict(), {"format": "safeset 1"})
+    def save(self, net: CertifiedNet, *, last: Mapping[str, Tensor] | None = None, unfinished: str = "") -> None:
+        """Write the trained parameters.
+
+        Args:
+            net: its parameters are the model.
+            last: those after the last step, if they are others.
+            unfinished: where the training stands that has not ended, such as ``epoch 12 of 100``.
+        """
+        about = {"format": "safeset 1"}
+        if last is not None:
+            write_tensors(self.last, last, about)
+        write_tensors(self.model, net.network.state_dict(), about | ({"unfinished": unfinished} if unfinished else {}))
+
+    def forget_model(self) -> None:
+        """Remove what is about the weights of an interrupted training that goes on: its checkpoint has them."""
+        for path in (self.model, self.last, self.bounds, self.evaluation):
+            path.unlink(missing_ok=True)
 
     def write_bounds(self, net: CertifiedNet) -> None:
         """Prove, and write down what was proved."""
@@ -211,7 +237,9 @@ def _model(recipe: Recipe) -> nn.Module:
     task = recipe.task
     assert task is not None
     if recipe.model in (None, "own"):
-        raise expected("the network that was trained", "none", "Give it: safeset.load(path, network=...).")
+        again = f"Give --network {recipe.network} again. " if recipe.network else ""
+        remedy = f"{again}{'In Python: ' if again else 'Give it: '}safeset.load(path, network=...)."
+        raise expected("the network that was trained", "none", remedy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         return create_model(
@@ -222,35 +250,61 @@ def _model(recipe: Recipe) -> nn.Module:
         )
 
 
-def load(path: str | Path, *, network: nn.Module | None = None) -> CertifiedNet:
-    """The trained net of a run directory.
+def load(path: str | Path, *, network: nn.Module | Factory | None = None) -> CertifiedNet:
+    """The trained net of a run directory; of a training that has not ended its weights so far, with a warning.
 
     Args:
         path: the directory that `safeset.train` or ``safeset train`` made.
-        network: the module, where an own one was trained; its parameters are overwritten.
+        network: the module, where an own one was trained; its parameters are overwritten. Or a function that makes it,
+            of ``input_shape`` and ``classes`` if it takes them.
 
     Raises:
-        SafesetError: if there is no run, its training has not ended, or its model is not that of its recipe.
+        SafesetError: if there is no run, nothing is trained yet, or its model is not that of its recipe.
     """
     if not isinstance(path, str | Path):
         raise expected("the path of a run", repr(path))
-    run = Run(Path(path))
+    return loaded(Run(Path(path)), network)[0]
+
+
+def loaded(run: Run, network: nn.Module | Factory | None = None) -> tuple[CertifiedNet, str]:
+    """What `load` gives, and where its training stands, such as ``epoch 12 of 100``: nothing if it has ended."""
     recipe = run.read_recipe()
+    task, continued = recipe.task, f"safeset train --resume --out {run.path}"
+    assert task is not None
     if recipe.seeds > 1:
-        remedy = f"Name one of them: {run.path / f'seed{recipe.seed}'}."
-        raise expected("the directory of one run", f"{path}, which holds {recipe.seeds} seeds", remedy)
-    if not run.model.is_file():
-        continued = f"Continue with safeset train --resume --out {path}."
-        remedy = "Remove the directory, and train it again." if run.done else continued
-        raise expected(f"a trained model at {run.model}", "none", remedy)
+        one = run.path / f"seed{recipe.seed}"
+        remedy = f"Name one of them: {one}." if one.is_dir() else f"Continue with {continued}."
+        raise expected("the directory of one run", f"{run.path}, which holds {recipe.seeds} seeds", remedy)
+    if run.done and not run.model.is_file():
+        raise expected(f"a trained model at {run.model}", "none", "Remove the directory, and train it again.")
+    if not run.model.is_file() and not run.checkpoint.is_file():
+        raise expected(f"a trained model at {run.model}", "none", f"Continue with {continued}.")
+    if network is not None and not isinstance(network, nn.Module):
+        network = made(network, task.input_shape, len(task.class_names), seed=recipe.seed)
     with torch.device("meta"):  # only shapes: however large the recipe says that it is, nothing is allocated yet
-        own = (_model(recipe) if network is None else network).state_dict()
-    tensors, _ = read_tensors(run.model, {name: tuple(tensor.shape) for name, tensor in own.items()})
+        blank = _model(recipe) if network is None else network
+    if run.model.is_file():
+        source, own = run.model, blank.state_dict()
+        tensors, about = read_tensors(source, _shapes(own))
+        unfinished = about.get("unfinished", "")[:LONGEST]
+    else:
+        source, own = run.checkpoint, dict(chain(blank.named_parameters(), blank.named_buffers()))
+        tensors, epoch = weights_so_far(source)
+        tensors = {name.removeprefix("network."): tensor for name, tensor in tensors.items()}
+        compare_shapes(_shapes(tensors), _shapes(own), source)
+        unfinished = f"epoch {min(epoch, recipe.epochs or epoch)} of {recipe.epochs}"
     for name, tensor in tensors.items():
-        _check_numbers(tensor, own[name].dtype, f"{name!r} of {run.model}")
+        _check_numbers(tensor, own[name].dtype, f"{name!r} of {source}")
     net = build(recipe, network)
-    net.network.load_state_dict(tensors)
-    return net.eval()
+    net.network.load_state_dict(tensors, strict=source == run.model)
+    if unfinished:
+        said = f"The training in {run.path} has not ended ({unfinished}): these are its weights so far. It goes on with"
+        warnings.warn(f"{said}: {continued}", TrainingWarning, stacklevel=3)
+    return net.eval(), unfinished
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _check_numbers(tensor: Tensor, dtype: torch.dtype, what: str) -> None:

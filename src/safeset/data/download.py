@@ -119,8 +119,7 @@ def get(
         OSError: if it cannot be written; the unpacked folder is not there then, and what was downloaded is kept.
     """
     place = folder or data_folder()
-    if name not in archives:
-        raise _no_archive(name, place, archives)
+    check_name(name, place, archives)
     archive = archives[name]
     target, part = place / archive.folder, place / f"{archive.file}.part"
     if target.is_dir():
@@ -135,15 +134,18 @@ def get(
     return target
 
 
-def _no_archive(name: str, place: Path, archives: Mapping[str, Archive]) -> SafesetError:
+def check_name(name: str, place: Path, archives: Mapping[str, Archive] = ARCHIVES) -> None:
+    """Complain if a data set cannot be downloaded into ``place``, saying what to do where that is known."""
+    if name in archives:
+        return
     if name == ACASXU:
-        return DataNotFoundError(
+        raise DataNotFoundError(
             "Expected a data set with an official archive, but got 'acasxu', which has none: put the 45 .nnet files of "
             f"Reluplex (github.com/guykatzz/ReluplexCav2017, folder nnet) into {place / ACASXU}."
         )
     embedded = "It comes with safeset: there is nothing to download." if name in EMBEDDED else ""
     remedy = embedded or nearest(name, [*archives, *EMBEDDED, ACASXU])
-    return expected(f"a data set to download ({', '.join(archives)})", repr(name), remedy)
+    raise expected(f"a data set to download ({', '.join(archives)})", repr(name), remedy)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What the numbers of inputs are: pixels in [0, 1], scaled columns, or own units; and whether others fit them."""
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -44,12 +45,12 @@ def image_units(low: float, high: float, what: str) -> str:
     raise expected(f"images in {what} to be {PIXELS}", f"numbers from {low:g} to {high:g}", remedy)
 
 
-def given_units(split: Split) -> str:
+def given_units(splits: Sequence[Split]) -> str:
     """The units of points that were given in Python: images far outside [0, 1] are warned of, and taken as they are."""
-    if split.x.dtype == torch.uint8:
+    if all(split.x.dtype == torch.uint8 for split in splits):
         return PIXELS
-    low, high = split.range
-    if split.x.ndim < 4:
+    low, high = min(split.range[0] for split in splits), max(split.range[1] for split in splits)
+    if splits[0].x.ndim < 4:
         return own_units(low, high)
     try:
         return image_units(low, high, "the data")

@@ -73,7 +73,7 @@ def surfaces(nets: Mapping[str, CertifiedNet], data: Dataset, *, across: int | N
     for place, (name, method, title) in enumerate(PANELS, start=1):
         net = nets[name].frozen()
         sets = smallest_sets(net.certify(grid.flatten(0, 1), method=method)).view(*grid.shape[:2], -1)
-        rates = Metrics().update(net.certify(data.test.inputs, method=method), data.test.y).compute()
+        rates = Metrics().update(net.certify(data.test.exact, method=method), data.test.y).compute()
         told = f"VRA {rates['vra']:.3f}, rejected {rates['rejection_rate']:.3f}"
         axes = framed(place, title, f"accuracy {rates['accuracy']:.3f}" if net.epsilon == 0 else told)
         axes.imshow(striped(sets), extent=extent, origin="lower", interpolation="nearest", aspect="auto")

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -33,8 +34,23 @@ AGREE = 16  # captured steps after which workers ask each other whether to stop
 GLANCE = 0.25  # seconds between two looks at the loss, which a GPU must be waited for
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How the training of a net has ended, or how far it has come.
+
+    Attributes:
+        epoch: after which the net had its weights: the best one where points are held out, else the last.
+        trained: epochs that are done.
+        last: the weights after the last step by name, where the net has those of an earlier epoch.
+    """
+
+    epoch: int
+    trained: int
+    last: dict[str, Tensor] | None = None
+
+
 class Interrupted(SafesetError):  # noqa: N818  (no mistake)
-    """A signal asked the training to stop."""
+    """A signal asked the training to stop; the nets have the best weights so far, or the last ones."""
 
     def __init__(self, number: int, epoch: int, epochs: int, run: Run, saved: bool) -> None:
         state = (
@@ -42,7 +58,7 @@ class Interrupted(SafesetError):  # noqa: N818  (no mistake)
         )
         self._state = f"Interrupted in epoch {epoch} of {epochs}. {state}; continue with"
         super().__init__(f"{self._state}: safeset train --resume --out {run.path}")
-        self.signal = number
+        self.signal, self.epoch = number, epoch
         self.told = not Workers.here().first  # one message is enough
         self.exit_code = 128 + number
 
@@ -58,10 +74,11 @@ def fit(
     split: Split,
     watched: Split,
     *,
+    on: str = "training",
     watch: Watch,
     run: Run | None = None,
     minutes: float = 5.0,
-) -> None:
+) -> list[Outcome]:
     """Train the parameters of a net, where they lie; or of several, of seeds one after another, all at once.
 
     On a GPU the step is captured as a CUDA graph, where the optimiser can be.
@@ -70,10 +87,14 @@ def fit(
         nets: on the device to train on; the k-th has the seed of the recipe plus k.
         recipe: fitted to the data.
         split: what to train on.
-        watched: points on which metrics are estimated after each epoch.
+        watched: points on which metrics are estimated after each epoch; where the recipe holds points out, those.
+        on: what the watched points are: ``held-out``, ``validation`` or ``training``.
         watch: is told how it goes.
         run: where checkpoints go; a checkpoint that is there is continued, on a CPU to the bit.
         minutes: between two checkpoints.
+
+    Returns:
+        How it ended, for each net.
 
     Raises:
         Interrupted: after a signal, when all is saved.
@@ -83,7 +104,7 @@ def fit(
     device = next(net.parameters()).device
     seeds = [recipe.seed + place for place in range(len(nets))]
     split, watched = split.to(device), watched.to(device)
-    state = State.start(nets, recipe, seeds)
+    state = State.start(nets, recipe, seeds, held_out=len(watched) if recipe.hold_out else 0)
     workers = Workers.here()
     data = split.digest() if run is not None or workers.count > 1 else ""
     workers.check_same(data, "data")
@@ -106,6 +127,10 @@ def fit(
         asked = held.enter_context(_signals(run is not None, workers))
         saved = looked = time.perf_counter()
         for epoch in range(position.epoch, epochs):
+            if state.best is not None and state.best.exhausted(epoch, recipe.patience):
+                said = f"No higher held-out VRA in {recipe.patience} epochs"
+                watch.note(f"{said}: stopped after epoch {epoch} of {epochs}.")
+                break
             workers.align(state.tensors())
             engine.start(epoch, position.step, position.losses)
             for step in range(position.step, engine.steps):
@@ -133,6 +158,7 @@ def fit(
                     saved = now
                 if stop and run is not None:
                     watch.end()
+                    _settle(nets, state, epoch)
                     raise Interrupted(stop, epoch + 1, epochs, run, written)
             _finite(engine.total, epoch, engine.steps - 1, run)
             losses = (engine.total / engine.steps).tolist()
@@ -142,23 +168,40 @@ def fit(
                 "epoch": epoch + 1,
                 **{name: statistics.fmean(one[name] for one in each) for name in each[0]},
                 **({"seeds": dict(zip(map(str, seeds), each, strict=True))} if len(nets) > 1 else {}),
+                "on": on,
                 "rate": recipe.optimiser.rate(epoch, epochs),
                 "seconds": round(time.perf_counter() - started, 3),
             }
+            if state.best is not None:
+                state.best.consider(epoch + 1, each, state.weights(len(nets)))
             if keeper is not None:
                 keeper.append(record, watch)
             watch.epoch(record)
             position = Position(epoch + 1, 0, None, record["seconds"])
         watch.end()
-        if run is not None:
-            written = keeper is None or _save(state, keeper, position, data, watch)
-            if stop := asked():
-                raise Interrupted(stop, epochs, epochs, run, written)
-    if len(nets) > 1:
-        for place, each_net in enumerate(nets):
-            with torch.no_grad():
-                for name, parameter in each_net.named_parameters():
-                    parameter.copy_(state.parameters[name][place])
+        written = keeper is None or _save(state, keeper, position, data, watch)
+        outcomes = _settle(nets, state, position.epoch)
+        if run is not None and (stop := asked()):
+            raise Interrupted(stop, position.epoch, epochs, run, written)
+    return outcomes
+
+
+@torch.no_grad()
+def _settle(nets: Sequence[CertifiedNet], state: State, trained: int) -> list[Outcome]:
+    """Give each net its weights: the best, where there are any, else those after the last step."""
+    outcomes = []
+    for place, net in enumerate(nets):
+        own = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+        for name, stacked in state.parameters.items() if len(nets) > 1 else ():
+            own[name].copy_(stacked[place])
+        epoch, last = trained, None
+        if state.best is not None and state.best.kept[place][0]:
+            epoch = state.best.kept[place][0]
+            last = {name: tensor.detach().clone() for name, tensor in net.network.state_dict().items()}
+            for name, tensor in state.best.one(place).items():
+                own[name].copy_(tensor)
+        outcomes.append(Outcome(epoch, trained, last if epoch < trained else None))
+    return outcomes
 
 
 @torch.no_grad()

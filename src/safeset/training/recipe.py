@@ -14,20 +14,18 @@ from safeset.data.decoding import colour
 from safeset.data.sources import SOURCES
 from safeset.data.units import RAW
 from safeset.errors import ArgumentError, expected, nearest
-from safeset.guarantees import Affinity, Guarantee, RelaxedTopK, Standard, names_a_file, parse
+from safeset.guarantees import Affinity, Guarantee, names_a_file, parse
 from safeset.inputs import check_epsilon, is_text
 from safeset.losses import LOSSES
 from safeset.margins import METHODS
 from safeset.models import INITIALISATIONS, list_models
 from safeset.schedules import Schedule
-from safeset.training import toml
+from safeset.training import defaults, toml
 
 OPTIMISERS = ("adam", "adamw", "sgd")
 OWN_GROUPS = "affinity:groups"  # the groups that the data set itself has
 OWN_DATA = "(given in Python)"
-LEAST_STEPS = 3000
-LARGEST_SIDE, MOST_SEEDS = 4096, 1000
-IMAGE_EPSILON, TABLE_EPSILON = 36 / 255, 0.05
+LARGEST_SIDE, MOST_SEEDS, LONGEST_NAME = 4096, 1000, 200
 
 
 @dataclass(frozen=True)
@@ -125,11 +123,16 @@ class Recipe:
         model: one of `list_models()`, or ``own`` for a network given in Python.
         initialisation: of the model's weights: ``torch`` (its default), or ``orthogonal`` with biases of 0. A network
             given in Python has its own.
-        epochs: how often each point is seen; by default 100, and more where that would be few steps.
+        network: where the user's own network comes from, ``module:factory``, for messages: code is only ever run by
+            the flag ``--network``.
+        epochs: how often each point is seen; by default enough for the number of points.
         batch: points in a step.
         seed: of initialisation, order and augmentation.
         seeds: how many networks are trained at once, of this seed and the next ones.
         validation: hold out a tenth of the training data, and evaluate on it instead of the test data: for choices.
+        hold_out: share of the training data that is not trained on, but decides after each epoch whether its weights
+            are the best so far; by default a tenth of a user's own data, if it is not too small, and nothing else.
+        patience: stop after so many epochs without better weights; by default never.
         precision: of products in training on a GPU: ``tf32``, ``float32``, or ``bfloat16`` for convolutions. It means
             nothing on a CPU, and nothing to proofs.
         augmentation: how images are moved.
@@ -142,12 +145,15 @@ class Recipe:
     guarantee: str | None = None
     epsilon: float | None = None
     model: str | None = None
+    network: str | None = None
     initialisation: str = "torch"
     epochs: int | None = None
     batch: int | None = None
     seed: int = 0
     seeds: int = 1
     validation: bool = False
+    hold_out: float | None = None
+    patience: int | None = None
     precision: str = "tf32"
     augmentation: Augmentation = field(default_factory=Augmentation)
     loss: Loss = field(default_factory=Loss)
@@ -165,8 +171,12 @@ class Recipe:
         if self.model == "own" and self.initialisation != "torch":
             raise expected("an own network as it is initialised", f"`initialisation` {self.initialisation!r}")
         _among("precision", self.precision, PRECISIONS)
-        for name in ("epochs", "batch"):
+        for name in ("epochs", "batch", "patience"):
             _at_least(1, name, getattr(self, name))
+        if self.hold_out is not None and not 0 <= self.hold_out < 1:
+            raise expected("`hold_out` to be a share of the training data in [0, 1)", self.hold_out)
+        if self.network is not None and (len(self.network) > LONGEST_NAME or not is_text(self.network)):
+            raise expected(f"`network` to be a name of at most {LONGEST_NAME} characters", repr(self.network)[:80])
         _between(0, 2**31 - 1, "seed", self.seed)
         _between(1, MOST_SEEDS, "seeds", self.seeds)
 
@@ -230,7 +240,7 @@ class Recipe:
             if data.groups is None:
                 raise expected("a data set with groups for affinity:groups", f"{data.name}, which has none")
             return Affinity.from_groups(dict(zip(data.class_names, data.groups, strict=True))).bind(data.class_names)
-        stated = parse(self.guarantee) if self.guarantee else _relaxed(data.classes)
+        stated = parse(self.guarantee) if self.guarantee else defaults.suited_guarantee(data.classes)
         try:
             return stated.bind(data.class_names)
         except ArgumentError:
@@ -239,12 +249,12 @@ class Recipe:
         return stated.bind(data.identifiers)
 
     def fitted(self, data: Dataset, *, own_network: bool = False) -> "Recipe":
-        """The recipe with everything chosen that the data decides: nothing is None, affinity sets are written out."""
+        """The recipe with everything chosen that the data decides; affinity sets are written out.
+
+        Only what is held out of data that safeset knows by name stays open: nothing is.
+        """
         self.augmentation.check(data.input_shape)
-        image = len(data.input_shape) == 3
-        epsilon = IMAGE_EPSILON if image else TABLE_EPSILON
-        batch = self.batch or (256 if len(data.train) >= 5000 else 64 if len(data.train) >= 1000 else 32)
-        steps = max(1, len(data.train) // batch)
+        own, batch = self.data.source not in SOURCES, self.batch or defaults.suited_batch(len(data.train))
         return replace(
             self,
             data=replace(
@@ -254,12 +264,24 @@ class Recipe:
                 one_hot=data.one_hot or self.data.one_hot,
             ),
             guarantee=str(self.bound(data)),
-            epsilon=epsilon if self.epsilon is None else self.epsilon,
-            model="own" if own_network else self.model or _model_for(data.input_shape),
-            epochs=self.epochs or max(100, min(LEAST_STEPS // steps, 1000)),
+            epsilon=defaults.suited_epsilon(data) if self.epsilon is None else self.epsilon,
+            model="own" if own_network or self.network else self.model or defaults.suited_model(data, own=own),
+            epochs=self.epochs or defaults.suited_epochs(data, batch, own=own),
             batch=batch,
+            hold_out=self._held_out(data, own),
             task=Task(data.input_shape, data.class_names, data.units, data.train.range),
         )
+
+    def _held_out(self, data: Dataset, own: bool) -> float | None:
+        share = self.hold_out
+        if share is None and (own or self.patience):
+            share = defaults.suited_hold_out(data)
+        if share:
+            defaults.check_hold_out(share, data)
+        elif self.patience:
+            got = "too few" if self.hold_out is None else "none (`hold_out` is 0)"
+            raise expected("held-out points to judge by, for `patience`", got, "Give --hold-out 0.1, or no patience.")
+        return share
 
 
 def absolute(source: str) -> str:
@@ -271,19 +293,6 @@ def resolved(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes with the guarantee read: its files are looked for from here, not beside a recipe."""
     stated = changes.get("guarantee")
     return dict(changes) if stated in (None, OWN_GROUPS) else {**changes, "guarantee": str(parse(stated))}
-
-
-def _relaxed(classes: int) -> Guarantee:
-    return RelaxedTopK(min(3, classes - 1)) if classes > 2 else Standard()
-
-
-def _model_for(shape: tuple[int, ...]) -> str:
-    """A network that suits points of a shape."""
-    if len(shape) == 3 and min(shape[1:]) >= 16 and not any(side % 4 for side in shape[1:]):
-        return "cnn-2c2f"
-    if len(shape) == 3 and min(shape[1:]) >= 4 and not any(side % 2 for side in shape[1:]):
-        return "cnn-1c1f"
-    return "mlp-2x256"
 
 
 def _named(member: int | str, names: tuple[str, ...] | None) -> int | str:

@@ -11,6 +11,7 @@ from torch import Tensor
 from safeset.errors import SafesetError
 from safeset.files import read_tensors, write_tensors
 from safeset.net import CertifiedNet
+from safeset.training.best import Best
 from safeset.training.recipe import Optimiser, Recipe
 from safeset.workers import Workers
 
@@ -29,17 +30,21 @@ class Position:
 
 @dataclass
 class State:
-    """Parameters, buffers, optimiser and power vectors: of one net, and its own; or stacked, of one for each seed."""
+    """Parameters, buffers, optimiser and power vectors: of one net, and its own; or stacked, of one for each seed.
+
+    Where points are held out, the best weights so far too.
+    """
 
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
     optimiser: torch.optim.Optimizer
     vectors: dict[str, Tensor]
     random: Tensor | None = None  # of the CPU's generator, where a checkpoint was taken
+    best: Best | None = None
 
     @classmethod
-    def start(cls, nets: Sequence[CertifiedNet], recipe: Recipe, seeds: Sequence[int]) -> "State":
-        """Before the first step."""
+    def start(cls, nets: Sequence[CertifiedNet], recipe: Recipe, seeds: Sequence[int], *, held_out: int = 0) -> "State":
+        """Before the first step; with so many points that are held out to choose the best weights."""
         first = nets[0]
         vectors = [net.start_vectors(seed) for net, seed in zip(nets, seeds, strict=True)]
         parameters: dict[str, Tensor] = dict(first.named_parameters())
@@ -49,12 +54,19 @@ class State:
                 name: torch.stack([each[name].detach() for each in all_of]).requires_grad_() for name in parameters
             }
         together = vectors[0] if len(nets) == 1 else _stacked(vectors)
-        return cls(
+        state = cls(
             parameters,
             dict(first.named_buffers()),
             make_optimiser(recipe.optimiser, list(parameters.values())),
             {name: vector.clone() for name, vector in together.items()},
         )
+        if held_out:
+            state.best = Best.start(state.weights(len(nets)), len(nets), held_out)
+        return state
+
+    def weights(self, count: int) -> dict[str, Tensor]:
+        """Parameters by name, stacked where there are several nets; of one net its buffers too."""
+        return {**self.parameters, **self.buffers} if count == 1 else self.parameters
 
     def one(self, place: int, count: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Parameters and power vectors of one of ``count`` nets."""
@@ -88,9 +100,13 @@ class State:
             "optimiser": _moments(self.optimiser),
             "vectors": self.vectors,
             "random": {"cpu": torch.get_rng_state()},
+            **({"best": self.best.weights} if self.best else {}),
         }
         flat = {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
-        write_tensors(path, flat, {"version": VERSION, "data": data, "position": json.dumps(asdict(position))})
+        texts = {"version": VERSION, "data": data, "position": json.dumps(asdict(position))}
+        if self.best:
+            texts["best"] = json.dumps(self.best.table())
+        write_tensors(path, flat, texts)
 
     def load(self, path: Path, data: str, workers: Workers) -> Position:
         """Continue where a checkpoint stands, that the first worker reads; at the beginning if there is none.
@@ -119,10 +135,7 @@ class State:
                 f"Expected the data that {path} was trained on, but got other data: it has changed since. Train into "
                 "another directory."
             )
-        groups: dict[str, dict[str, Tensor]] = {"buffers": {}, "optimiser": {}, "vectors": {}}
-        for name, tensor in tensors.items():
-            group, _, rest = name.partition("/")
-            groups.setdefault(group, {})[rest] = tensor
+        groups = _grouped(tensors)
         _restore(self.parameters, groups["parameters"], "parameters")
         _restore(self.buffers, groups["buffers"], "buffers")
         _restore(self.vectors, groups["vectors"], "power vectors")
@@ -132,7 +145,28 @@ class State:
             moments.setdefault(int(place), {})[rest] = tensor
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
         self.random = groups["random"]["cpu"]
+        if self.best is not None:
+            self.best.restore(json.loads(metadata["best"]), groups["best"])
         return Position(**json.loads(metadata["position"]))
+
+
+def weights_so_far(path: Path) -> tuple[dict[str, Tensor], int]:
+    """The weights of one net in a checkpoint, the best if there are any, and the number of the epoch it stands in.
+
+    Raises:
+        SafesetError: if the file is not a checkpoint.
+    """
+    tensors, metadata = read_tensors(path)
+    groups = _grouped(tensors)
+    try:
+        epoch = int(json.loads(metadata["position"])["epoch"]) + 1
+        chosen = "best" in metadata and json.loads(metadata["best"])["kept"][0][0] > 0
+        weights = groups["best"] if chosen else {**groups["parameters"], **groups["buffers"]}
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        raise SafesetError(
+            f"Expected a checkpoint of a training at {path}, but got something else ({type(error).__name__})."
+        ) from None
+    return weights, epoch
 
 
 def make_optimiser(recipe: Optimiser, parameters: list[Tensor]) -> torch.optim.Optimizer:
@@ -157,6 +191,15 @@ def _check(position: Position, state: State) -> None:
             if isinstance(content, Tensor) and content.numel() != 1 and content.shape != parameter.shape:
                 raise ValueError(f"{name} of another shape")
     torch.Generator().set_state(state.random)  # type: ignore[arg-type]  # raises what it likes
+
+
+def _grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a checkpoint by the part of the state that they belong to."""
+    groups: dict[str, dict[str, Tensor]] = {"buffers": {}, "optimiser": {}, "vectors": {}}
+    for name, tensor in tensors.items():
+        group, _, rest = name.partition("/")
+        groups.setdefault(group, {})[rest] = tensor
+    return groups
 
 
 def _stacked(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

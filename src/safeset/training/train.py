@@ -1,70 +1,94 @@
 """From a recipe to a trained net, and to a run directory that holds it."""
 
-import statistics
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from safeset.cards import card
 from safeset.data.dataset import KINDS, TEST_SHARE, Dataset, Split
+from safeset.data.given import Given, Points, read_given
 from safeset.data.quality import report
 from safeset.data.sources import SOURCES, load_data
 from safeset.data.units import given_units
-from safeset.errors import SafesetError, expected
-from safeset.files import write_json, write_whole
-from safeset.inputs import as_device, as_tensor
+from safeset.errors import expected
+from safeset.files import write_json
+from safeset.inputs import as_device, as_tensor, check_names
 from safeset.jobs import evaluated
 from safeset.net import CertifiedNet
+from safeset.own_networks import Factory, made
 from safeset.runs import Run, build, load
-from safeset.training.loop import fit, some_of
+from safeset.training.directory import ended, finish, keep, summary, written
+from safeset.training.loop import Interrupted, fit, some_of
+from safeset.training.pictures import draw_curves, draw_samples
+from safeset.training.plan import at_chance, described, top1
 from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.training.shelf import find_recipe
-from safeset.training.toml import differing
-from safeset.training.watch import Silent, Watch
-from safeset.workers import Workers, attempt
+from safeset.training.watch import Silent, Watch, automatic
+from safeset.workers import Workers
 
 
 def train(
     recipe: Recipe | Mapping[str, Any] | str | Path,
     *,
-    network: nn.Module | None = None,
-    data: Dataset | tuple[Tensor, Tensor] | None = None,
+    network: nn.Module | Factory | None = None,
+    data: Dataset | Given | None = None,
+    class_names: Sequence[str] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     device: str | torch.device | None = None,
     checkpoint_minutes: float = 5.0,
     watch: Watch | None = None,
+    progress: bool | None = None,
 ) -> CertifiedNet:
     """Train a net by a recipe; the command line's own function.
 
     Args:
         recipe: a `Recipe`, its plain values, the path of its TOML file, or the name of one that comes with safeset.
-        network: an own module instead of the recipe's model; trained where it is.
-        data: an own `Dataset`, or inputs (n, …) and labels (n,), instead of the recipe's.
+        network: an own module instead of the recipe's model, trained where it is; or a function that makes one, of
+            ``input_shape`` and ``classes`` if it takes them.
+        data: own data instead of the recipe's: a `Dataset` of safeset; inputs (n, …) and labels (n,), or those to train
+            and those to test, as tensors or arrays: ``(x, y)``, ``(x, y, x_test, y_test)``; a `TensorDataset`, another
+            data set of torch, or a `DataLoader`, or two of them. What brings no test points has a fifth held out.
+        class_names: one for each label, for own data.
         out: directory for the run: recipe, model, proved bounds, metrics, evaluation. Without it nothing is written.
         resume: continue the run in ``out``, to the bit on a CPU; if there is none, begin.
         device: such as ``"cuda"``; by default a GPU if there is one.
         checkpoint_minutes: between two checkpoints.
-        watch: is told how it goes.
+        watch: is told how it goes, instead of a progress bar.
+        progress: whether to show how it goes; by default in a terminal and in a notebook.
 
     Returns:
-        The trained net, on its device; of several seeds (`Recipe.seeds`) the first, the others are in ``out``.
+        The trained net, on its device: with the weights of the best epoch, where points are held out to choose it
+        (`Recipe.hold_out`), else with the last ones. Of several seeds (`Recipe.seeds`) the first, the others are in
+        ``out``.
 
     Raises:
         SafesetError: for mistakes in the recipe or the data, a directory that is taken, a loss that is not finite.
     """
     as_device(device)  # a mistake in it is told before the data is loaded
     stated = as_recipe(recipe, own_data=data is not None)
-    own = None if data is None else _dataset(data)
-    fitted, points = prepared(stated, own, own_network=network is not None, watch=watch)
-    return carried_out(
-        fitted, points, network=network, out=out, resume=resume, device=device, minutes=checkpoint_minutes, watch=watch
-    )
+    own = None if data is None else _dataset(data, class_names)
+    watch = automatic(progress) if watch is None else watch
+    try:
+        fitted, points = prepared(stated, own, own_network=network is not None, watch=watch)
+        if network is not None and not isinstance(network, nn.Module):
+            network = made(network, points.input_shape, points.classes, seed=fitted.seed)
+        return carried_out(
+            fitted,
+            points,
+            network=network,
+            out=out,
+            resume=resume,
+            device=device,
+            minutes=checkpoint_minutes,
+            watch=watch,
+        )
+    finally:
+        watch.end()
 
 
 def prepared(
@@ -94,37 +118,71 @@ def carried_out(
     device: str | torch.device | None = None,
     minutes: float = 5.0,
     watch: Watch | None = None,
+    pictures: bool = True,
 ) -> CertifiedNet:
-    """`train`, from what `prepared` gives."""
+    """`train`, from what `prepared` gives; with or without pictures at the end."""
     workers, watch, place = Workers.here(), _heard(watch), as_device(device)
     if fitted.seeds > 1 and (network is not None or out is None):
         raise expected("a model by its name and a directory for several seeds", "an own network, or no `out`")
     recipes = [replace(fitted, seed=fitted.seed + one, seeds=1) for one in range(fitted.seeds)]
     nets = [build(one, network).to(place) for one in recipes]
-    watched = some_of(points.test if fitted.validation else points.train)
+    split, watched, on = _watched(fitted, points)
+    watch.introduce(described(fitted, points, len(points.train) - len(split), nets, place))
     if out is None:
-        fit(nets, fitted, points.train, watched, watch=watch)
+        fit(nets, fitted, split, watched, on=on, watch=watch)
+        _check_outcome(nets, points, watch)
         return nets[0].eval()
     run = Run(Path(out))
     runs = [run] if len(nets) == 1 else [Run(run.path / f"seed{one.seed}") for one in recipes]
     with ExitStack() as held:
-        if workers.decide(lambda: _ended(run, fitted, resume, held)):
+        if workers.decide(lambda: ended(run, fitted, resume, held)):
             if workers.first:
                 watch.note(f"The training in {run.path} has ended already.")
                 nets[0] = load(runs[0].path, network=network).to(place)
             workers.align(list(nets[0].state_dict().values()))
             return nets[0].eval()
-        with _written(run):
-            fit(nets, fitted, points.train, watched, watch=watch, run=run, minutes=minutes)
+        with written(run):
+            if workers.first:
+                for each in {run, *runs}:
+                    each.forget_model()
+            try:
+                outcomes = fit(nets, fitted, split, watched, on=on, watch=watch, run=run, minutes=minutes)
+            except Interrupted as stopped:
+                if workers.first:
+                    keep(runs, nets, recipes, f"epoch {stopped.epoch} of {fitted.epochs}", watch)
+                raise
             results = [evaluated(net.eval(), one, points) for net, one in zip(nets, recipes, strict=True)]
             if workers.first:
                 records = run.records()
-                for each, net, one, result in zip(runs, nets, recipes, results, strict=True):
-                    _finish(each, net, one, result, records)
+                for each, net, one, result, outcome in zip(runs, nets, recipes, results, outcomes, strict=True):
+                    finish(each, net, one, result, records, outcome)
                 if len(nets) > 1:
                     write_json(run.evaluation, summary(results))
                 run.checkpoint.unlink(missing_ok=True)
+        if workers.first:
+            _check_outcome(nets, points, watch)
+        if workers.first and pictures:
+            draw_curves(run, records, outcomes[0].epoch if fitted.hold_out and len(nets) == 1 else None)
+            for each, net in zip(runs, nets, strict=True):
+                draw_samples(each, net, points)
     return nets[0]
+
+
+def _watched(fitted: Recipe, points: Dataset) -> tuple[Split, Split, str]:
+    """What to train on, the points on which each epoch is estimated, and what those are."""
+    if fitted.hold_out:
+        rest, held = points.train.held_out(fitted.hold_out)
+        return rest, some_of(held), "held-out"
+    if fitted.validation:
+        return points.train, some_of(points.test), "validation"
+    return points.train, some_of(points.train), "training"
+
+
+def _check_outcome(nets: Sequence[CertifiedNet], points: Dataset, watch: Watch) -> None:
+    """Say it if nothing was learnt."""
+    said = [at_chance(top1(net.eval(), points.test), points.test.y) for net in nets]
+    for each in dict.fromkeys(filter(None, said)):
+        watch.note(each)
 
 
 def _heard(watch: Watch | None) -> Watch:
@@ -143,98 +201,26 @@ def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path, *, own_data: bool
     return replace(recipe, data=Data(OWN_DATA)) if own_data else recipe
 
 
-AS_BEGUN = "Leave out the recipe and the flags to continue it as it was begun."
-
-
-def check_same(run: Run, wanted: Recipe, remedy: str = AS_BEGUN) -> None:
-    """Complain if a run that was begun is to be continued with another recipe."""
-    if not (run.begun and run.recipe.exists()):
-        return
-    stored = run.read_recipe()
-    moved = replace(stored, data=replace(stored.data, source=wanted.data.source))  # the data itself is compared later
-    before, now = moved.table(), wanted.table()
-    for key in differing(before, now):
-        got, old = (str(table.get(key, "its default"))[:300] for table in (now, before))
-        raise expected(f"the recipe of the run to continue: `{key}` {old}", got, remedy)
-
-
-def _ended(run: Run, fitted: Recipe, resume: bool, held: ExitStack) -> bool:
-    """Take the run's directory until ``held`` is closed; whether a training to continue has ended in it already."""
-    resume = resume or (attempt() > 0 and run.ours)  # a restart continues what this very job began
-    _check_free(run, resume)
-    held.enter_context(run.locked())
-    _check_free(run, resume)  # again: another may have come first
-    if run.recipe.exists() and resume:
-        check_same(run, fitted)
-        if run.done:
-            return True
-        if run.model.exists() and not run.checkpoint.exists():
-            remedy = f"safeset evaluate {run.path} writes one; to train again, remove the directory."
-            raise expected(f"an evaluation of the trained model in {run.path}", "none", remedy)
-    with _written(run):
-        write_whole(run.recipe, fitted.text())
-    return False
-
-
-@contextmanager
-def _written(run: Run) -> Iterator[None]:
-    """What the system says when a file cannot be written, in our words."""
-    try:
-        yield
-    except OSError as error:
-        raise SafesetError(
-            f"Expected to write into {run.path}, but got: {error.strerror or error}. What was saved before is "
-            "kept, and can be continued."
-        ) from None
-
-
-def _check_free(run: Run, resume: bool) -> None:
-    """A run is continued only when asked, and nothing else is ever written into."""
-    if run.path.exists() and not run.path.is_dir():
-        raise expected("a directory for the run", f"{run.path}, which is a file")
-    if run.recipe.exists() and run.begun and not resume:
-        remedy = "Choose another --out, or continue with --resume."
-        raise expected("a new directory for the run", f"{run.path}, which has one", remedy)
-    if not run.recipe.exists() and run.path.is_dir() and any(each.name[0] != "." for each in run.path.iterdir()):
-        raise expected("a new or empty directory for the run", f"{run.path}, which holds something else")
-
-
-def _finish(run: Run, net: CertifiedNet, recipe: Recipe, result: dict[str, Any], records: list[dict[str, Any]]) -> None:
-    """Write everything down."""
-    run.path.mkdir(exist_ok=True)
-    write_whole(run.recipe, recipe.text())
-    run.save(net)
-    run.write_bounds(net)
-    write_json(run.evaluation, result)
-    write_whole(run.card, card(recipe, result, records))
-
-
-def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The evaluations of several seeds as one: each metric's mean, and its standard deviation in ``std``."""
-    rows = []
-    for same in zip(*(result["rows"] for result in results), strict=True):
-        numbers = {name: [row[name] for row in same] for name in same[0] if name not in ("method", "epsilon", "points")}
-        row = {name: same[0][name] for name in ("method", "epsilon", "points")}
-        known = {name: values for name, values in numbers.items() if None not in values}
-        row |= {name: statistics.fmean(known[name]) if name in known else None for name in numbers}
-        rows.append({**row, "std": {name: statistics.stdev(values) for name, values in known.items()}})
-    return {**results[0], "rows": rows, "seeds": [result["seed"] for result in results]}
-
-
-def _dataset(data: Dataset | tuple[Tensor, Tensor]) -> Dataset:
-    """A data set from inputs and labels: a fifth of each class is held out to test."""
+def _dataset(data: Dataset | Given, class_names: Sequence[str] | None = None) -> Dataset:
+    """A data set from inputs and labels: a fifth of each class is held out to test, unless test points are given."""
     if isinstance(data, Dataset):
+        if class_names is not None:
+            raise expected("class names in the Dataset", "`class_names` beside it")
         return data
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise expected("`data` to be a Dataset, or inputs and labels", type(data).__name__)
-    x, y = as_tensor(data[0], "the inputs"), as_tensor(data[1], "the labels")
+    points, names = read_given(data)
+    parts = [_split(*pair) for pair in points]
+    classes = 1 + max(int(part.y.max()) for part in parts)
+    chosen = class_names or names or tuple(map(str, range(classes)))
+    train, test = parts if len(parts) == 2 else parts[0].held_out(TEST_SHARE)
+    return Dataset("own", train, test, check_names(chosen), given_units(parts))
+
+
+def _split(x: Points, y: Points) -> Split:
+    """Inputs and labels, checked."""
+    x, y = as_tensor(x, "the inputs"), as_tensor(y, "the labels")
     if y.is_floating_point() or y.ndim != 1 or not len(y) or len(x) != len(y) or int(y.min()) < 0:
         got = f"{tuple(x.shape)} inputs and {tuple(y.shape)} labels, {y.dtype}"
         raise expected("inputs and for each a label, a whole number ≥ 0", got)
     if not bool(x.isfinite().all()):
         raise expected("finite inputs", "NaN or infinite ones")
-    y = y.long()
-    split = Split(x if x.dtype in KINDS else x.double(), y)
-    names = tuple(map(str, range(int(y.max()) + 1)))
-    units = given_units(split)
-    return Dataset("own", *split.held_out(TEST_SHARE), names, units)
+    return Split(x if x.dtype in KINDS else x.double(), y.long())

@@ -1,5 +1,6 @@
 """What a training tells while it runs."""
 
+import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -8,10 +9,13 @@ from safeset.errors import TrainingWarning
 
 
 class Watch(Protocol):
-    """Somebody who looks on; the command line shows a progress bar, Python nothing."""
+    """Somebody who looks on, such as a progress bar."""
 
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
         """The same items, shown as they go by: files that are decoded."""
+
+    def introduce(self, text: str) -> None:
+        """What is about to be trained, in a line."""
 
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Training starts: so many epochs of so many steps, of which some are done."""
@@ -36,6 +40,9 @@ class Silent:
         """The same."""
         return items
 
+    def introduce(self, text: str) -> None:
+        """Nothing."""
+
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Nothing."""
 
@@ -51,3 +58,18 @@ class Silent:
 
     def end(self) -> None:
         """Nothing."""
+
+
+def automatic(progress: bool | None) -> Watch:
+    """A watch that shows how it goes, or looks away.
+
+    Args:
+        progress: whether to show it; None: in a terminal and in a notebook.
+    """
+    if progress is False:
+        return Silent()
+    if progress or (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules:
+        from safeset.console import TrainingWatch  # rich is imported only where something is shown
+
+        return TrainingWatch()
+    return Silent()

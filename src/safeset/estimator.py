@@ -1,0 +1,211 @@
+"""A scikit-learn classifier of tables whose answers are certified sets."""
+
+import math
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from safeset.certificates import Certificate
+from safeset.data.dataset import Dataset, Split
+from safeset.errors import expected
+from safeset.guarantees import Guarantee
+from safeset.inputs import as_count
+from safeset.models import mlp
+from safeset.schedules import Schedule
+from safeset.training.defaults import TABLE_EPSILON
+from safeset.training.recipe import OWN_DATA, Data, Optimiser, Recipe
+from safeset.training.train import train
+from safeset.training.watch import Silent, Watch
+
+LEAST_STEPS, LEAST_EPOCHS = 300, 10  # by default
+SMALLEST_BATCH, LARGEST_BATCH = 8, 256  # by default; ten or more steps in an epoch where there are points enough
+
+
+class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Dense layers, trained for certified sets: `fit`, `predict`, `score`, and `predict_set` for the sets.
+
+    Each column is scaled to [0, 1] by its least and its largest value in the training data, so ``epsilon`` is an L2
+    radius in scaled units: 0.05 is a twentieth of one column's range, or less of several at once. A column of one value
+    becomes its distance from it.
+
+    Args:
+        guarantee: a guarantee or its text, such as ``"rt3"``; by default relaxed top-3, with fewer classes top-2 or
+            standard.
+        epsilon: radius of the ball, in scaled units.
+        hidden: even widths of the layers before the head; none for a linear classifier.
+        epochs: how often each point is seen; by default at least 10, and about 300 steps.
+        batch: points in a step; by default a tenth of them, between 8 and 256.
+        learning_rate: of Adam, in the first half of the epochs; it falls to a hundredth in the second.
+        method: ``"uniform"`` (the paper), ``"floating"`` or ``"joint"`` (the default).
+        random_state: decides the weights to start from and the order of the points.
+        device: such as ``"cuda"``.
+        verbose: whether to show how the training goes.
+
+    Attributes:
+        classes_: the labels, sorted; columns of sets, logits and probabilities are in this order.
+        n_features_in_: number of columns.
+        ranges_: (columns, 2) the least and the largest value of each in training.
+        units_: what ``epsilon`` is measured in, in words.
+        net_: the trained `CertifiedNet`, frozen, on scaled points.
+
+    >>> from sklearn.datasets import load_iris
+    >>> x, y = load_iris(return_X_y=True)
+    >>> model = SafesetClassifier(epsilon=0.05, epochs=10, random_state=0).fit(x, y)
+    >>> labels, sets = model.predict_set(x)
+    >>> sets.shape
+    (150, 3)
+    """
+
+    def __init__(
+        self,
+        guarantee: Guarantee | str | None = None,
+        epsilon: float = TABLE_EPSILON,
+        *,
+        hidden: tuple[int, ...] = (32, 32),
+        epochs: int | None = None,
+        batch: int | None = None,
+        learning_rate: float = 0.01,
+        method: str | None = None,
+        random_state: Any = None,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        self.guarantee = guarantee
+        self.epsilon = epsilon
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch = batch
+        self.learning_rate = learning_rate
+        self.method = method
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803  (scikit-learn's name)
+        """Train on rows (n, columns) of numbers and their labels (n,)."""
+        table, labels = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(labels)
+        self.classes_, places = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise expected("labels of at least two classes", f"one class, {str(self.classes_[0])!r}")
+        low, high = table.min(axis=0), table.max(axis=0)
+        with np.errstate(over="ignore"):
+            measurable = np.isfinite(high - low).all()
+        if not measurable:
+            raise expected("columns that can be scaled to [0, 1]", "one whose range is too large for a number")
+        self.ranges_ = np.stack([low, high], axis=1)
+        self.units_ = f"columns scaled to [0, 1] by the ranges of {len(table):,} training rows"
+        split = Split(self._scaled(table).float(), torch.from_numpy(places))
+        data = Dataset("table", split, split, tuple(map(str, self.classes_)), self.units_)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = nn.Sequential(*mlp(*self.hidden)(data.input_shape, data.classes))
+        net = train(self._recipe(len(table), seed), network=network, data=data, device=self.device, watch=self._watch())
+        self.net_ = net.frozen()
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The logits, (n, classes) float64; of two classes the second's minus the first's, (n,)."""
+        logits = self._logits(X).numpy()
+        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The best class of each row, as a label; certified or not."""
+        return self._labels(self._logits(X).argmax(dim=1))
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The softmax of the logits, (n, classes). It is not calibrated, and says nothing about certificates."""
+        found: np.ndarray = self._logits(X).softmax(dim=1).numpy()
+        return found
+
+    def predict_set(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        epsilon: float | None = None,
+        eps: float | None = None,
+        prefer: str = "smallest",
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The best classes as labels (n,), and the certified sets, (n, classes) booleans: all False where rejected.
+
+        Args:
+            X: rows of numbers.
+            epsilon: radius of the ball in scaled units, if not the estimator's own.
+            eps: the same as ``epsilon``.
+            prefer: which certified answer, ``"smallest"`` or ``"largest"``.
+        """
+        found = self.certify(X, epsilon=epsilon, eps=eps, prefer=prefer)
+        return self._labels(found.ranking[:, 0]), found.whole.cpu().numpy()
+
+    def certify(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        epsilon: float | None = None,
+        eps: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+        prefer: str = "smallest",
+    ) -> Certificate:
+        """The `Certificate` of the rows, in scaled units, proved in float64; arguments as for `CertifiedNet.certify`.
+
+        It is about the scaled rows as they are computed, and every point within ε of them.
+        """
+        points, method = self._points(X), self.method if method is None else method
+        return self.net_.certify(points, epsilon=epsilon, eps=eps, guarantee=guarantee, method=method, prefer=prefer)
+
+    def _logits(self, X: Any) -> Tensor:  # noqa: N803
+        points = self._points(X)
+        with torch.no_grad():
+            found: Tensor = self.net_(points.to(next(self.net_.parameters()).device)).cpu()
+        return found
+
+    def _labels(self, places: Tensor) -> np.ndarray:
+        found: np.ndarray = self.classes_[places.cpu().numpy()]
+        return found
+
+    def _points(self, X: Any) -> Tensor:  # noqa: N803
+        """Rows as the network sees them, float64."""
+        check_is_fitted(self)
+        return self._scaled(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _scaled(self, table: np.ndarray) -> Tensor:
+        low, high = self.ranges_.T
+        return torch.from_numpy((table - low) / np.where(high > low, high - low, 1.0))
+
+    def _recipe(self, points: int, seed: int) -> Recipe:
+        for name in ("epochs", "batch"):
+            if getattr(self, name) is not None and as_count(getattr(self, name)) is None:
+                raise expected(f"`{name}` to be a whole number ≥ 1", repr(getattr(self, name)))
+        batch = self.batch or min(max(points // 10, SMALLEST_BATCH), LARGEST_BATCH)
+        steps = max(1, points // batch)
+        return Recipe(
+            Data(OWN_DATA),
+            guarantee=None if self.guarantee is None else str(self.guarantee),
+            epsilon=self.epsilon,
+            epochs=self.epochs or max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / steps)),
+            batch=batch,
+            seed=seed,
+            optimiser=Optimiser(rate=Schedule(self.learning_rate, self.learning_rate / 100, "after half")),
+        )
+
+    def _watch(self) -> Watch:
+        if not self.verbose:
+            return _Unseen()
+        from safeset.console import TrainingWatch  # rich is imported only where something is shown
+
+        return TrainingWatch()
+
+
+class _Unseen(Silent):
+    """Shows nothing and warns of nothing: how good a classifier is, its scores say."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""

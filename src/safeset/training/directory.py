@@ -1,0 +1,121 @@
+"""The directory of a run: taken by one training at a time, and written whole."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from safeset.cards import card
+from safeset.data.units import kind
+from safeset.errors import SafesetError, expected
+from safeset.files import write_json, write_whole
+from safeset.net import CertifiedNet
+from safeset.runs import Run
+from safeset.training.loop import Outcome
+from safeset.training.recipe import Recipe
+from safeset.training.toml import differing
+from safeset.training.watch import Watch
+from safeset.workers import attempt
+
+AS_BEGUN = "Leave out the recipe and the flags to continue it as it was begun."
+
+
+def check_same(run: Run, wanted: Recipe, remedy: str = AS_BEGUN) -> None:
+    """Complain if a run that was begun is to be continued with another recipe."""
+    if not (run.begun and run.recipe.exists()):
+        return
+    stored = run.read_recipe()
+    named = wanted.network or stored.network  # in Python a network is given without its name
+    moved = replace(stored, data=replace(stored.data, source=wanted.data.source))  # the data itself is compared later
+    wanted = replace(wanted, network=named)
+    if stored.task and wanted.task and stored.task.range is None and kind(stored.task.units) == kind(wanted.task.units):
+        # Written by an older version, which kept no range, and ranges of columns in the units.
+        moved = replace(moved, task=replace(stored.task, units=wanted.task.units, range=wanted.task.range))
+    before, now = moved.table(), wanted.table()
+    for key in differing(before, now):
+        got, old = (str(table.get(key, "its default"))[:300] for table in (now, before))
+        raise expected(f"the recipe of the run to continue: `{key}` {old}", got, remedy)
+
+
+def ended(run: Run, fitted: Recipe, resume: bool, held: ExitStack) -> bool:
+    """Take the run's directory until ``held`` is closed; whether a training to continue has ended in it already."""
+    resume = resume or (attempt() > 0 and run.ours)  # a restart continues what this very job began
+    _check_free(run, resume)
+    held.enter_context(run.locked())
+    _check_free(run, resume)  # again: another may have come first
+    if run.recipe.exists() and resume:
+        check_same(run, fitted)
+        if run.done:
+            return True
+        if run.model.exists() and not run.checkpoint.exists():
+            remedy = f"safeset evaluate {run.path} writes one; to train again, remove the directory."
+            raise expected(f"an evaluation of the trained model in {run.path}", "none", remedy)
+    with written(run):
+        write_whole(run.recipe, fitted.text())
+    return False
+
+
+@contextmanager
+def written(run: Run) -> Iterator[None]:
+    """What the system says when a file cannot be written, in our words."""
+    try:
+        yield
+    except OSError as error:
+        raise SafesetError(
+            f"Expected to write into {run.path}, but got: {error.strerror or error}. What was saved before is "
+            "kept, and can be continued."
+        ) from None
+
+
+def _check_free(run: Run, resume: bool) -> None:
+    """A run is continued only when asked, and nothing else is ever written into."""
+    if run.path.exists() and not run.path.is_dir():
+        raise expected("a directory for the run", f"{run.path}, which is a file")
+    if run.recipe.exists() and run.begun and not resume:
+        remedy = "Choose another --out, or continue with --resume."
+        raise expected("a new directory for the run", f"{run.path}, which has one", remedy)
+    if not run.recipe.exists() and run.path.is_dir() and any(each.name[0] != "." for each in run.path.iterdir()):
+        raise expected("a new or empty directory for the run", f"{run.path}, which holds something else")
+
+
+def keep(
+    runs: Sequence[Run], nets: Sequence[CertifiedNet], recipes: Sequence[Recipe], so_far: str, watch: Watch
+) -> None:
+    """Write down an interrupted training's weights so far, for every command that uses a run."""
+    try:
+        for run, net, recipe in zip(runs, nets, recipes, strict=True):
+            run.path.mkdir(exist_ok=True)
+            write_whole(run.recipe, recipe.text())
+            run.save(net, unfinished=so_far)
+    except OSError as error:
+        watch.note(f"The weights so far could not be written ({error.strerror or error}).")
+
+
+def finish(
+    run: Run,
+    net: CertifiedNet,
+    recipe: Recipe,
+    result: dict[str, Any],
+    records: list[dict[str, Any]],
+    outcome: Outcome,
+) -> None:
+    """Write everything down."""
+    run.path.mkdir(exist_ok=True)
+    write_whole(run.recipe, recipe.text())
+    run.save(net, last=outcome.last)
+    run.write_bounds(net)
+    write_json(run.evaluation, result)
+    write_whole(run.card, card(recipe, result, records, epoch=outcome.epoch, trained=outcome.trained))
+
+
+def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The evaluations of several seeds as one: each metric's mean, and its standard deviation in ``std``."""
+    rows = []
+    for same in zip(*(result["rows"] for result in results), strict=True):
+        numbers = {name: [row[name] for row in same] for name in same[0] if name not in ("method", "epsilon", "points")}
+        row = {name: same[0][name] for name in ("method", "epsilon", "points")}
+        known = {name: values for name, values in numbers.items() if None not in values}
+        row |= {name: statistics.fmean(known[name]) if name in known else None for name in numbers}
+        rows.append({**row, "std": {name: statistics.stdev(values) for name, values in known.items()}})
+    return {**results[0], "rows": rows, "seeds": [result["seed"] for result in results]}

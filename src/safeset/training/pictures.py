@@ -1,0 +1,133 @@
+"""Pictures in a run's directory, made at the end: curves of the training, and test images with their certified sets.
+
+They are drawn where matplotlib is installed, unless the environment has SAFESET_PICTURES=0; a training never fails for
+them.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from safeset.data.dataset import Dataset
+from safeset.errors import SafesetError
+from safeset.files import write_whole
+from safeset.net import CertifiedNet
+from safeset.promises import shown_epsilon
+from safeset.runs import Run
+
+FEWEST = 3  # epochs, for curves
+IMAGES, COLUMNS = 12, 4
+CURVES = (("vra", "VRA", "#1f6f43"), ("accuracy", "accuracy", "#3b6fb6"), ("rejection_rate", "rejected", "#c2410c"))
+
+
+def draw_curves(run: Run, records: Sequence[dict[str, Any]], epoch: int | None) -> None:
+    """Write metrics.png: loss, estimated VRA, accuracy and rejection rate of each epoch.
+
+    Args:
+        run: where to.
+        records: lines of metrics.jsonl.
+        epoch: the best one, if it was chosen by held-out points.
+    """
+    names = ("epoch", "loss", *(name for name, _, _ in CURVES))
+    whole = [record for record in records if all(isinstance(record.get(name), int | float) for name in names)]
+    if len(whole) >= FEWEST:
+        _write(run, "metrics.png", lambda: _curves(whole, epoch))
+
+
+def draw_samples(run: Run, net: CertifiedNet, points: Dataset) -> None:
+    """Write samples.png: some test images, drawn at random but always the same, with their certified sets."""
+    if len(points.input_shape) == 3 and points.input_shape[0] in (1, 3):
+        _write(run, "samples.png", lambda: _samples(net, points))
+
+
+def _write(run: Run, name: str, drawn: Callable[[], bytes]) -> None:
+    if os.environ.get("SAFESET_PICTURES") == "0" or find_spec("matplotlib") is None:
+        return
+    with suppress(OSError, SafesetError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as of letters that no font has
+        write_whole(run.path / name, drawn())
+
+
+def _curves(records: Sequence[dict[str, Any]], epoch: int | None) -> bytes:
+    from safeset.drawing.sheet import FAINT, INK, SMALL, WIDTH, Sheet
+
+    sheet = Sheet(5.5)
+    numbers = [record["epoch"] for record in records]
+    on = records[-1].get("on", "training")
+    loss, rates = (sheet.axes(0.65, top, WIDTH - 1.75, height) for top, height in ((0.35, 1.4), (2.4, 2.5)))
+    loss.plot(numbers, [record["loss"] for record in records], color=INK, linewidth=1.2)
+    rates.set_ylim(0, 1)
+    ends = []
+    for name, text, colour in CURVES:
+        line = [record[name] for record in records]
+        rates.plot(numbers, line, color=colour, linewidth=1.2)
+        ends.append((line[-1], text, colour))
+    for (place, text, colour), height in zip(sorted(ends), _apart([end[0] for end in sorted(ends)]), strict=True):
+        rates.text(
+            1.02, height, f"{text} {place:.3f}", transform=rates.transAxes, color=colour, fontsize=SMALL, va="center"
+        )
+    for axes in (loss, rates):
+        axes.set_xlim(min(numbers), max(numbers))
+        axes.tick_params(labelsize=SMALL, colors=FAINT)
+        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.yaxis.set_major_locator(_few_numbers())
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#eeeeee")
+        if epoch is not None:
+            axes.axvline(epoch, color="#999999", linewidth=0.8, linestyle="--")
+    sheet.text(0.65, 0.1, "loss", fontsize=SMALL)
+    chosen = f"; dashed: epoch {epoch}, whose weights are the model" if epoch is not None else ""
+    sheet.text(0.65, 2.15, f"on {on} points, estimated by the power method{chosen}", fontsize=SMALL)
+    sheet.text(0.65 + (WIDTH - 1.75) / 2, 5.2, "epoch", fontsize=SMALL, color=FAINT, ha="center")
+    return sheet.png()
+
+
+def _apart(heights: Sequence[float], least: float = 0.07) -> list[float]:
+    """Rising places for texts near rising heights, each at least so far above the one before.
+
+    >>> _apart([0.1, 0.12, 0.9])
+    [0.1, 0.17, 0.9]
+    """
+    places: list[float] = []
+    for height in heights:
+        places.append(max(height, places[-1] + least) if places else height)
+    return [round(place, 9) for place in places]
+
+
+def _whole_numbers() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=8, integer=True)
+
+
+def _few_numbers() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=5)
+
+
+def _samples(net: CertifiedNet, points: Dataset) -> bytes:
+    from safeset.drawing.images import Block, Name, Sample, painted
+    from safeset.drawing.sheet import words
+
+    order = torch.randperm(len(points.test), generator=torch.Generator().manual_seed(0))[:IMAGES]
+    some = points.test[order]
+    certificate = net.certify(some.exact)
+    samples = []
+    for image, label, record in zip(some.inputs, some.y.tolist(), certificate.records(), strict=True):
+        right = points.class_names[label]
+        names = [Name(words(name), bold=name == right) for name in record["core"]]
+        names += [Name(words(name), bold=name == right, optional=True) for name in record["optional"]]
+        sets = [names if record["certified"] else [Name("no certificate", strange=True)]]
+        samples.append(Sample(image.clamp(0, 1), sets, f"label: {words(right)}"))
+    promise = str(certificate.guarantee) if len(str(certificate.guarantee)) < 30 else "affinity"
+    caption = (
+        f"{len(samples)} of {len(points.test):,} test images, drawn at random. Beneath each its certified set, "
+        f"{promise} at ε = {shown_epsilon(net.epsilon)} (L2, {points.units}); bold: the label; + italic: may join."
+    )
+    return painted([Block("", samples)], columns=COLUMNS, caption=caption)

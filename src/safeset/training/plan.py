@@ -1,0 +1,75 @@
+"""What is about to be trained, in words; and whether something came of it."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from safeset.data.dataset import Dataset, Split
+from safeset.net import CertifiedNet
+from safeset.promises import shown_epsilon
+from safeset.training.recipe import Recipe
+
+POINTS_AT_ONCE = 256
+FEWEST = 20  # points from which something can be said
+DEVIATIONS = 1.645  # above the mean: of guesses one in twenty is better
+
+
+def described(recipe: Recipe, points: Dataset, held: int, nets: Sequence[CertifiedNet], device: torch.device) -> str:
+    """The line before the first step: points, classes, network, epochs, guarantee, ε with its units, device.
+
+    Args:
+        recipe: fitted.
+        points: the data.
+        held: training points that are held out.
+        nets: one for each seed.
+        device: where it is trained.
+    """
+    assert recipe.epsilon is not None
+    guarantee = recipe.guarantee or ""
+    also = f" and {held:,} held out" if held else ""
+    parameters = sum(parameter.numel() for parameter in nets[0].parameters())
+    parts = [
+        f"Training on {len(points.train) - held:,} points{also}, {points.classes} classes",
+        f"{recipe.network or recipe.model} with {parameters:,} parameters" + f" × {len(nets)} seeds" * (len(nets) > 1),
+        f"{recipe.epochs} epochs",
+        f"{guarantee if len(guarantee) < 30 else 'affinity'}, ε = {shown_epsilon(recipe.epsilon)} ({points.units})",
+        f"on {_device(device)}",
+    ]
+    return ", ".join(parts)
+
+
+def _device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@torch.no_grad()
+def top1(net: CertifiedNet, split: Split) -> int:
+    """How many points a net classifies rightly."""
+    device, right = next(net.parameters()).device, 0
+    for places in torch.split(torch.arange(len(split)), POINTS_AT_ONCE):
+        part = split[places.to(split.y.device)].to(device)
+        right += int((net(part.inputs).argmax(dim=1) == part.y).sum())
+    return right
+
+
+def at_chance(right: int, labels: Tensor) -> str | None:
+    """What to say of a net that does no better than naming the most frequent class always; None if it does.
+
+    Args:
+        right: points that it classifies rightly.
+        labels: (n,) of all of them.
+    """
+    count = len(labels)
+    if count < FEWEST:
+        return None
+    share = int(torch.bincount(labels.cpu()).max()) / count
+    if right > share * count + DEVIATIONS * math.sqrt(count * share * (1 - share)):
+        return None
+    return (
+        f"This training has ended about at chance: {right / count:.3f} of {count:,} points are classified rightly, "
+        f"{share:.3f} by always naming the most frequent class. The learning rate may be too high, ε too large for "
+        "this data, or the training too short; or the labels do not fit the points. Try --set optimiser.rate=1e-4, "
+        "a smaller --epsilon, more --epochs."
+    )
