@@ -41,6 +41,10 @@ PLAIN = Typed()
 DOCUMENTED = {
     "train --data photos/ --guarantee rt3 --epsilon 0.25 --out runs/photos": Typed(QUICK, new="runs/photos"),
     "train --resume --out runs/photos": PLAIN,
+    "train --data photos/ --guarantee rt3 --epsilon 0.25 --validation --out runs/photos": Typed(
+        QUICK, new="runs/photos"
+    ),
+    "suggest runs/photos": PLAIN,
     "train cifar100/rt5": Typed(QUICK),
     "train cifar100/rt5 --out runs/rt5": Typed(QUICK, new="runs/rt5"),
     "train blobs2d/rt2": Typed(("--epochs", "1")),

@@ -52,6 +52,10 @@ CASES = {
         (["certify", "runs/photos", "a.jpg", "--json"], "━", '"certified"'),
         (["certify", "runs/photos", "a.jpg", "--csv"], "━", "name,certified,core"),
     ],
+    "suggest": [
+        (["suggest", "runs/photos"], "━", "standard", "rt3", "To start from", "Drawn: runs/photos/suggest.png"),
+        (["suggest", "runs/photos", "--json"], "━", '"suggested"'),
+    ],
     "audit": [(["audit", "runs/photos", "--points", "2", "--budget", "0.05"], "━", "class names", "same", "Written")],
     "reproduce": [
         (

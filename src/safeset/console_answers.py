@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from safeset.console import err, out, table
@@ -29,7 +29,7 @@ def short(guarantee: str) -> str:
     return guarantee if len(guarantee) < SHORTEST_SETS else "affinity"
 
 
-def rates(row: dict[str, Any]) -> list[str]:
+def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
     """The metrics of a row of an evaluation, as texts; what an older file does not have is –."""
     spread = {name: f" ± {value:.3f}" for name, value in row.get("std", {}).items()}
 
@@ -38,7 +38,7 @@ def rates(row: dict[str, Any]) -> list[str]:
         digits = 2 if name.endswith("_size") else 3
         return "–" if value is None else f"{value:.{digits}f}{'' if digits == 2 else spread.get(name, '')}"
 
-    return [text(name) for name in RATES.values()]
+    return [text(name) for name in columns.values()]
 
 
 def evaluation(result: dict[str, Any], units: str) -> None:
