@@ -53,6 +53,18 @@ def work(tmp_path_factory):
 # -- help -------------------------------------------------------------------------------------------------------------
 
 
+def test_certifying_imports_no_more_than_it_needs(work):
+    """A compiler (a second and more), libraries of the embedded data and of figures stay out of a cold start."""
+    code = (
+        "import sys\nfrom safeset import cli\nsys.argv = ['safeset', 'certify', 'run', '0.png']\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch._dynamo', 'sympy', 'mpmath', 'sklearn', 'scipy', 'matplotlib', 'safeset.training.loop'}\n"
+        "print('imported:', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=work, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "imported: []"
+
+
 def test_help_names_the_commands_and_does_not_import_torch(tmp_path):
     output, _ = safeset("--help", cwd=tmp_path)
     for command in ("train", "evaluate", "certify", "data", "models", "version"):
