@@ -90,7 +90,6 @@ PRINTED = {
     "reproduce {' '.join(rows)} --seeds {seed + 1} --out {runs / 'results'}{where}": [
         "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs"
     ],
-    "train --resume --out {path}.": ["train --resume --out runs/photos"],
     "train --resume --out {run.path}": ["train --resume --out runs/photos"],
     "train makes one.": [],
 }
