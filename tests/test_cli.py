@@ -272,10 +272,11 @@ def test_certify_says_what_the_library_says(work):
     output, _ = safeset("certify", "run", "0.png", "2.png", "some.npz", "--json", "--epsilon", "0.2", cwd=work)
     records = [json.loads(line) for line in output.splitlines()]
     assert [record["name"] for record in records] == ["0.png", "2.png", "some.npz[0]", "some.npz[1]"]
-    inputs = digits().test.inputs[[0, 2, 0, 1]]
+    inputs = digits().test.exact[[0, 2, 0, 1]]
     certificate = load(work / "run").certify(inputs, epsilon=0.2)
     for record, expected in zip(records, certificate.records(), strict=True):
-        assert record == {"name": record["name"], **expected, "units": "pixels in [0, 1]"}
+        told = {"name": record["name"], "units": "pixels in [0, 1]", "resized_from": None, "composited": False}
+        assert record == {**expected, **told}
         assert record["prefer"] == "smallest"
     output, _ = safeset("certify", "run", "0.png", "--json", "--epsilon", "0.01", "--prefer", "largest", cwd=work)
     assert json.loads(output)["core"] == certificate[0].at(0.01).preferring("largest").records()[0]["core"]
@@ -294,6 +295,18 @@ def test_the_table_prints_the_promise_of_the_very_answer(work):
         assert float(row["core_radius"]) <= float(row["radius"])
         assert row["promise"].endswith(f"below {shown(float(row['core_radius']))}")
     assert any(float(row["core_radius"]) < float(row["radius"]) for row in rows)
+
+
+def test_certify_says_what_became_of_an_image(work):
+    Image.new("RGBA", (20, 10), (200, 0, 0, 128)).save(work / "wide.png")
+    output, _ = safeset("certify", "run", "wide.png", "0.png", cwd=work)
+    assert "wide.png (resized from 20 × 10)" in output
+    assert "0.png (resized" not in output
+    record, own = map(json.loads, safeset("certify", "run", "wide.png", "0.png", "--json", cwd=work)[0].splitlines())
+    assert (record["resized_from"], record["composited"]) == ([10, 20], True)
+    assert (own["resized_from"], own["composited"]) == (None, False)
+    text, _ = safeset("certify", "run", "wide.png", "0.png", "--csv", cwd=work)
+    assert [row["resized_from"] for row in csv.DictReader(io.StringIO(text))] == ["10|20", ""]
 
 
 def test_certify_says_on_a_terminal_what_takes_so_long(work):
