@@ -34,7 +34,10 @@ STOP = (
 # Of each command: what to type, and texts that must be there, at any width; "━" for those that draw a bar.
 CASES = {
     "train": [
-        (["train", "blobs2d/rt2", "--epochs", "2", "--out", "new"], "━", "epoch 1/2", "2,000 test points", "joint"),
+        (
+            ["train", "blobs2d/rt2", "--epochs", "2", "--out", "new"],
+            *("━", "Training on 4,000 points", "training VRA", "epoch 2/2: loss", "2,000 test points", "joint"),
+        ),
         (["train", "--data", "photos/", *QUICK, "--out", "new"], "━", "decoding", "epoch 1/1", "VRA", "Next:"),
         (["train", "--data", "photos/", *QUICK, "--seeds", "2", "--out", "new"], "━", "means of 2 seeds", "±"),
         (["train", "--resume", "--out", "runs/photos"], "━", "has ended already", "VRA"),
