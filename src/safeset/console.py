@@ -178,7 +178,7 @@ class TrainingWatch:
         """Show the metrics: estimates, from the power method."""
         told = (
             f"{record['on']} VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, "
-            f"accuracy {record['accuracy']:.3f}"
+            f"accuracy {record['accuracy']:.3f}, top-1 {record['top1']:.3f}"
         )
         self.tail = f", {told}"
         self.line = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}, {told}"

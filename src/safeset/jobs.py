@@ -135,6 +135,7 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
         "units": points.units,
         "guarantee": str(guarantee),
         "rows": plain(rows),
+        "prefer": "largest",  # of `vra`, `core_size` and `set_size`
         "remarks": remarks(rows, guarantee, net.classes),
         "bound_method": sorted({layer.method for layer in net.bounds().layers}),
         "dtype": "float64",
