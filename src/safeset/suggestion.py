@@ -177,7 +177,7 @@ def suggest(
     batches = torch.split(torch.arange(len(split)), POINTS_AT_ONCE)
     parts: dict[str, list[Certificate]] = {name: [] for name in asked}
     for places in progress(batches, len(batches)) if progress else batches:
-        points = net.measure(split[places].to(device).inputs)
+        points = net.measure(split[places].to(device).exact)
         for name, guarantee in asked.items():
             parts[name].append(points.certificate(guarantee=guarantee, method=method).to("cpu"))
     return {name: _joined(several) for name, several in parts.items()}, split.y.cpu()
