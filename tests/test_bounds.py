@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from exact_norm import at_least_norm, convolution_matrix, within
 from matrices import GEOMETRY, KINDS, SCALES, matrix_of_a_kind
 from safeset.errors import ArgumentError
-from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
+from safeset.lipschitz.convolution import Axis, Convolution, _circle, torus_bound
 from safeset.lipschitz.dense import spectral_bound
 from safeset.lipschitz.exact import exact_bound, largest_eigenvalue
 from safeset.lipschitz.upward import SUBNORMAL, Up, gamma, row_norms
@@ -196,3 +197,12 @@ def test_row_norms_are_from_above(row):
     exact = sum(Fraction(value) ** 2 for value in row)
     assert Fraction(norm) ** 2 >= exact
     assert exact == 0 or norm <= 5e-324 or Fraction(norm) ** 2 <= exact * Fraction(1 + 1e-14) + Fraction(2) ** -2100
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 4, 7, 17, 33, 66, 289, 1000])
+def test_the_circle_is_right_to_the_unit_roundoff(period):
+    with mpmath.workprec(150):
+        for q, (cosine, sine) in enumerate(zip(*(part.tolist() for part in _circle(period)), strict=True)):
+            angle = mpmath.mpf(2 * q) / period
+            assert abs(cosine - mpmath.cospi(angle)) <= 2.0**-53
+            assert abs(sine - mpmath.sinpi(angle)) <= 2.0**-53

@@ -168,6 +168,7 @@ def test_data_without_test_points_is_told_before_training(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings("ignore:This training has ended about at chance")
 def test_results_are_json_even_where_nothing_is_certified(tmp_path):
     train({**QUICK, "data": {"source": "digits"}, "epsilon": 500}, out=tmp_path / "run")
     text = Run(tmp_path / "run").evaluation.read_text()

@@ -53,6 +53,18 @@ def work(tmp_path_factory):
 # -- help -------------------------------------------------------------------------------------------------------------
 
 
+def test_certifying_imports_no_more_than_it_needs(work):
+    """A compiler (a second and more), libraries of the embedded data and of figures stay out of a cold start."""
+    code = (
+        "import sys\nfrom safeset import cli\nsys.argv = ['safeset', 'certify', 'run', '0.png']\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch._dynamo', 'sympy', 'mpmath', 'sklearn', 'scipy', 'matplotlib', 'safeset.training.loop'}\n"
+        "print('imported:', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=work, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "imported: []"
+
+
 def test_help_names_the_commands_and_does_not_import_torch(tmp_path):
     output, _ = safeset("--help", cwd=tmp_path)
     for command in ("train", "evaluate", "certify", "data", "models", "version"):
@@ -178,7 +190,8 @@ def test_an_interrupted_training_says_how_to_go_on(tmp_path, number):
     assert "Traceback" not in errors
     assert "safeset train --resume --out run" in errors
     assert output == ""
-    _, errors = safeset("evaluate", "run", cwd=tmp_path, code=1)
+    _, errors = safeset("evaluate", "run", cwd=tmp_path)
+    assert "has not ended (epoch" in errors
     assert "--resume" in errors
     _, errors = safeset("train", "digits/rt3", "--out", "run", cwd=tmp_path, code=1)
     assert "continue with --resume" in errors
@@ -260,10 +273,11 @@ def test_certify_says_what_the_library_says(work):
     output, _ = safeset("certify", "run", "0.png", "2.png", "some.npz", "--json", "--epsilon", "0.2", cwd=work)
     records = [json.loads(line) for line in output.splitlines()]
     assert [record["name"] for record in records] == ["0.png", "2.png", "some.npz[0]", "some.npz[1]"]
-    inputs = digits().test.inputs[[0, 2, 0, 1]]
+    inputs = digits().test.exact[[0, 2, 0, 1]]
     certificate = load(work / "run").certify(inputs, epsilon=0.2)
     for record, expected in zip(records, certificate.records(), strict=True):
-        assert record == {"name": record["name"], **expected, "units": "pixels in [0, 1]"}
+        told = {"name": record["name"], "units": "pixels in [0, 1]", "resized_from": None, "composited": False}
+        assert record == {**expected, **told}
         assert record["prefer"] == "smallest"
     output, _ = safeset("certify", "run", "0.png", "--json", "--epsilon", "0.01", "--prefer", "largest", cwd=work)
     assert json.loads(output)["core"] == certificate[0].at(0.01).preferring("largest").records()[0]["core"]
@@ -282,6 +296,18 @@ def test_the_table_prints_the_promise_of_the_very_answer(work):
         assert float(row["core_radius"]) <= float(row["radius"])
         assert row["promise"].endswith(f"below {shown(float(row['core_radius']))}")
     assert any(float(row["core_radius"]) < float(row["radius"]) for row in rows)
+
+
+def test_certify_says_what_became_of_an_image(work):
+    Image.new("RGBA", (20, 10), (200, 0, 0, 128)).save(work / "wide.png")
+    output, _ = safeset("certify", "run", "wide.png", "0.png", cwd=work)
+    assert "wide.png (resized from 20 × 10)" in output
+    assert "0.png (resized" not in output
+    record, own = map(json.loads, safeset("certify", "run", "wide.png", "0.png", "--json", cwd=work)[0].splitlines())
+    assert (record["resized_from"], record["composited"]) == ([10, 20], True)
+    assert (own["resized_from"], own["composited"]) == (None, False)
+    text, _ = safeset("certify", "run", "wide.png", "0.png", "--csv", cwd=work)
+    assert [row["resized_from"] for row in csv.DictReader(io.StringIO(text))] == ["10|20", ""]
 
 
 def test_certify_says_on_a_terminal_what_takes_so_long(work):

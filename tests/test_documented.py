@@ -41,6 +41,10 @@ PLAIN = Typed()
 DOCUMENTED = {
     "train --data photos/ --guarantee rt3 --epsilon 0.25 --out runs/photos": Typed(QUICK, new="runs/photos"),
     "train --resume --out runs/photos": PLAIN,
+    "train --data photos/ --guarantee rt3 --epsilon 0.25 --validation --out runs/photos": Typed(
+        QUICK, new="runs/photos"
+    ),
+    "suggest runs/photos": PLAIN,
     "train cifar100/rt5": Typed(QUICK),
     "train cifar100/rt5 --out runs/rt5": Typed(QUICK, new="runs/rt5"),
     "train blobs2d/rt2": Typed(("--epochs", "1")),
@@ -86,7 +90,6 @@ PRINTED = {
     "reproduce {' '.join(rows)} --seeds {seed + 1} --out {runs / 'results'}{where}": [
         "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs"
     ],
-    "train --resume --out {path}.": ["train --resume --out runs/photos"],
     "train --resume --out {run.path}": ["train --resume --out runs/photos"],
     "train makes one.": [],
 }

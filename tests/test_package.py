@@ -99,7 +99,7 @@ def test_the_wheel_works_outside_the_checkout(wheel, tmp_path):
         "import safeset, torch; print(safeset.__file__);"
         "print(safeset.certify_logits(torch.tensor([[2., 0.]]), torch.ones(2, 2), 1., 'standard').certified.item())"
     )
-    where, certified = run(python, "-W", "error", "-c", code, cwd=tmp_path).split()
+    where, certified = run(python, "-W", "error", "-c", code, cwd=tmp_path, PYTHONPATH="").split()
     assert Path(where).is_relative_to(tmp_path)
     assert certified == "True"
     assert (packages / "safeset" / "py.typed").exists()

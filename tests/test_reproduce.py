@@ -11,6 +11,7 @@ from safeset import ArgumentError, DataNotFoundError, analyses
 from safeset.analyses import ROWS
 from safeset.cli_options import changes as read_changes
 from safeset.errors import TrainingWarning
+from safeset.evaluation import SHARES, SIZES
 from safeset.paper import PAPER, compared
 from safeset.reproduce import analyse, reproduce
 from safeset.runs import load
@@ -37,7 +38,7 @@ def test_what_is_missing_is_trained_and_nothing_else(tmp_path):
         assert (each["row"], each["seed"], each["epsilon"]) == ("digits/rt3", seed, 0.5)
         assert each["split"] == "validation"
         for way in ("uniform", "floating", "joint", "estimate"):
-            assert set(each[way]) == {"vra", "rejection", "accuracy", "vra_top1"}
+            assert set(each[way]) == {"rejection", "vra_top1", *SHARES, *SIZES}
         assert each["uniform"]["vra"] <= each["floating"]["vra"] <= each["joint"]["vra"]
         assert each["uniform"]["vra"] <= each["estimate"]["vra"]  # what the proof costs
         assert each["estimate"]["rejection"] <= each["uniform"]["rejection"]
@@ -51,7 +52,7 @@ def test_what_is_missing_is_trained_and_nothing_else(tmp_path):
     assert more[2]["seed"] == 2
     assert (tmp_path / "runs" / "digits" / "rt3-seed2").is_dir()
     lines = compared(more)
-    assert [line[1] for line in lines] == ["vra", "rejection", "accuracy"]
+    assert [line[1] for line in lines] == ["vra", "rejection", "accuracy", "top1", "smallest_share", *SIZES]
     assert lines[0][0] == "digits/rt3"
     assert lines[0][2:4] == ["3", "–"]
 

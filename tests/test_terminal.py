@@ -34,7 +34,10 @@ STOP = (
 # Of each command: what to type, and texts that must be there, at any width; "━" for those that draw a bar.
 CASES = {
     "train": [
-        (["train", "blobs2d/rt2", "--epochs", "2", "--out", "new"], "━", "epoch 1/2", "2,000 test points", "joint"),
+        (
+            ["train", "blobs2d/rt2", "--epochs", "2", "--out", "new"],
+            *("━", "Training on 4,000 points", "training VRA", "epoch 2/2: loss", "2,000 test points", "joint"),
+        ),
         (["train", "--data", "photos/", *QUICK, "--out", "new"], "━", "decoding", "epoch 1/1", "VRA", "Next:"),
         (["train", "--data", "photos/", *QUICK, "--seeds", "2", "--out", "new"], "━", "means of 2 seeds", "±"),
         (["train", "--resume", "--out", "runs/photos"], "━", "has ended already", "VRA"),
@@ -51,6 +54,10 @@ CASES = {
         (["certify", "runs/photos", "photos/dusk", "--epsilon", "0.0001"], "━", "{", "}", "photos/dusk/07.png"),
         (["certify", "runs/photos", "a.jpg", "--json"], "━", '"certified"'),
         (["certify", "runs/photos", "a.jpg", "--csv"], "━", "name,certified,core"),
+    ],
+    "suggest": [
+        (["suggest", "runs/photos"], "━", "standard", "rt3", "To start from", "Drawn: runs/photos/suggest.png"),
+        (["suggest", "runs/photos", "--json"], "━", '"suggested"'),
     ],
     "audit": [(["audit", "runs/photos", "--points", "2", "--budget", "0.05"], "━", "class names", "same", "Written")],
     "reproduce": [

@@ -1,5 +1,7 @@
 """Arithmetic that is what it says: the setting in which proofs are made and certified networks run."""
 
+import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,8 +48,23 @@ def strict_arithmetic() -> Iterator[None]:
 
 
 def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The function, as it is written even when its caller is compiled: no compiler may rewrite a proof."""
-    return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
+    """The function, as it is written even when its caller is compiled: no compiler may rewrite a proof.
+
+    `torch.compiler.disable` imports the compiler, which takes longer than a small network takes to certify. So it is
+    called only where a compiler has been imported already: without one, nothing is compiled.
+    """
+    disabled: list[Callable[Given, Found]] = []
+
+    @functools.wraps(function)
+    def as_written(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+        return disabled[0](*args, **kwargs)
+
+    as_written._torchdynamo_disable = True  # type: ignore[attr-defined]  # the compiler does not look inside
+    return as_written
 
 
 class Instead(TorchFunctionMode):

@@ -194,6 +194,7 @@ class Auditor:
             "vra": int(verified.sum()) / points,
             "under_attack": (int(correct.sum()) - broken) / points,
             "clean": int(correct.sum()) / points,
+            "top1": int((certificate.ranking[:, 0] == self.y).sum()) / points,
             "attacked": tried,
             "of": len(promises),
         }

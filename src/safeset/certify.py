@@ -13,6 +13,7 @@ from safeset.guarantees import Guarantee, TopK, as_guarantee
 from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_subnormals, one_epsilon
 from safeset.margins import METHODS, best_classes
 from safeset.radii import AffineError, PairError, target_radii, window_radii
+from safeset.threads import few_logits, one_thread
 
 Error = AffineError | tuple[float | Tensor, float | Tensor] | float | Tensor | None
 
@@ -63,9 +64,10 @@ def certify_logits(
     """
     epsilon = one_epsilon(epsilon, eps)
     raw = check_logits(logits)
-    constants = as_constants(lipschitz, raw.shape[1]).checked(raw.shape[1], raw.device)
-    error = check_error(error, raw)
-    found = certificate(raw, constants, epsilon, guarantee, method=method, error=error, class_names=class_names)
+    with one_thread(few_logits(raw)):
+        constants = as_constants(lipschitz, raw.shape[1]).checked(raw.shape[1], raw.device)
+        error = check_error(error, raw)
+        found = certificate(raw, constants, epsilon, guarantee, method=method, error=error, class_names=class_names)
     return found.preferring(prefer)
 
 
@@ -88,19 +90,20 @@ def certificate(
     k = guarantee.largest_k(classes)
     method = check_method(method, constants)
     epsilon = check_epsilon(epsilon)
-    # Rank what can be ranked, so that accuracy is right beside ±∞; a row with NaN ranks nowhere.
-    unranked = raw.isnan().any(dim=1)
-    ranking = best_classes(raw.masked_fill(unranked[:, None], 0.0), k)
-    eligible = guarantee.eligible(ranking, classes)
-    finite = raw.isfinite().all(dim=1)
-    windows = window_radii(
-        raw.masked_fill(~finite[:, None], 0.0),
-        ranking,
-        eligible & finite[:, None],
-        constants,
-        method,
-        error=error,
-    )
+    with one_thread(few_logits(raw)):
+        # Rank what can be ranked, so that accuracy is right beside ±∞; a row with NaN ranks nowhere.
+        unranked = raw.isnan().any(dim=1)
+        ranking = best_classes(raw.masked_fill(unranked[:, None], 0.0), k)
+        eligible = guarantee.eligible(ranking, classes)
+        finite = raw.isfinite().all(dim=1)
+        windows = window_radii(
+            raw.masked_fill(~finite[:, None], 0.0),
+            ranking,
+            eligible & finite[:, None],
+            constants,
+            method,
+            error=error,
+        )
     return Certificate(
         windows=windows,
         ranking=ranking.masked_fill(unranked[:, None], -1),
@@ -160,19 +163,22 @@ def target_table(
 def membership(raw: Tensor, constants: HeadConstants | MatrixConstants, k: int, *, error: PairError) -> Tensor:
     """`membership_radii` of checked logits, constants and errors."""
     k = TopK(k).largest_k(raw.shape[1])
-    return torch.stack([radii.kthvalue(k, dim=1).values for radii in _targets(raw, constants, error)], dim=1)
+    with one_thread(few_logits(raw)):
+        return torch.stack([radii.kthvalue(k, dim=1).values for radii in _targets(raw, constants, error)], dim=1)
 
 
 def memberships(raw: Tensor, constants: HeadConstants | MatrixConstants, k: int, *, error: PairError) -> Tensor:
     """The same for 1, 2, …, k: (batch, k, classes)."""
     k = TopK(k).largest_k(raw.shape[1])
-    least = (radii.topk(k, dim=1, largest=False).values for radii in _targets(raw, constants, error))
-    return torch.stack(list(least), dim=2)
+    with one_thread(few_logits(raw)):
+        least = (radii.topk(k, dim=1, largest=False).values for radii in _targets(raw, constants, error))
+        return torch.stack(list(least), dim=2)
 
 
 def targets(raw: Tensor, constants: HeadConstants | MatrixConstants, *, error: PairError) -> Tensor:
     """`target_table` of checked logits, constants and errors."""
-    return torch.stack(list(_targets(raw, constants, error)), dim=1)
+    with one_thread(few_logits(raw)):
+        return torch.stack(list(_targets(raw, constants, error)), dim=1)
 
 
 def check_logits(logits: Numbers) -> Tensor:
@@ -184,8 +190,9 @@ def check_logits(logits: Numbers) -> Tensor:
             f"shape {tuple(raw.shape)}, {raw.dtype}",
             "For one point, give logits[None]." if raw.ndim == 1 else "",
         )
-    check_subnormals(raw.device)
-    return raw.double()
+    with one_thread(few_logits(raw)):
+        check_subnormals(raw.device)
+        return raw.double()
 
 
 def check_method(method: str | None, constants: HeadConstants | MatrixConstants) -> str:

@@ -32,6 +32,7 @@ from safeset.cli_options import (
     radii,
     radius,
 )
+from safeset.cli_suggest import suggest
 from safeset.errors import SafesetError, TrainingWarning, expected
 
 app = typer.Typer(
@@ -298,6 +299,7 @@ def _print_certificates(records: Iterator[dict[str, Any]], *, as_json: bool, as_
     return bad
 
 
+app.command()(suggest)
 app.command()(audit)
 app.command()(reproduce)
 app.command()(figures)

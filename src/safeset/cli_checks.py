@@ -1,22 +1,16 @@
 """The commands that check: an audit of a run, and the paper's table and figures anew."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from safeset import console
-from safeset.cli_options import Changes, Device, NetworkName, RunPath, changes, own_network
+from safeset.cli_options import Changes, Device, NetworkName, RunPath, changes, check_alone, own_network
 from safeset.errors import expected
 from safeset.files import check_folder
 
 RESULTS = Path("results/paper")
-
-
-def _alone() -> None:
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise expected("one process", f"{os.environ['WORLD_SIZE']} workers", "Start it without torchrun.")
 
 
 def audit(
@@ -35,7 +29,7 @@ def audit(
     from safeset.runs import Run
     from safeset.training.memory import keep_freed_memory
 
-    _alone()
+    check_alone()
     keep_freed_memory()
     target = out or Run(run).path / "audit.json"
     if out is not None and not target.parent.is_dir():
@@ -85,7 +79,7 @@ def reproduce(
     from safeset import reproduce as job
     from safeset.training.memory import keep_freed_memory
 
-    _alone()
+    check_alone()
     keep_freed_memory()
     named = rows or list(paper.PAPER)
     usual = out.absolute() == RESULTS.absolute()

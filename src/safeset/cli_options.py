@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 import csv
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,3 +92,9 @@ def own_network(name: str | None) -> "Factory | None":
     from safeset.own_networks import find_factory
 
     return find_factory(name)
+
+
+def check_alone() -> None:
+    """Refuse several workers."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise expected("one process", f"{os.environ['WORLD_SIZE']} workers", "Start it without torchrun.")

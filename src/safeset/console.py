@@ -131,7 +131,7 @@ class TrainingWatch:
     def __init__(self) -> None:
         self.bar: Bar | None = None
         self.steps, self.epochs, self.done = 1, 1, 0
-        self.loss, self.tail, self.last = "", "", 0.0
+        self.loss, self.tail, self.line, self.last = "", "", "", 0.0
         self.timed: tuple[float, int] | None = None  # when the time of steps began to be taken, and after which step
         self.estimated = False
 
@@ -147,7 +147,7 @@ class TrainingWatch:
         """Show the bar."""
         self.end()
         self.epochs, self.steps, self.done = epochs, steps, done
-        self.timed, self.estimated = None, False
+        self.line, self.timed, self.estimated = "", None, False
         if done:
             err.print(f"Continuing in epoch {min(epochs, done // steps + 1)} of {epochs}.")
         if _bars():
@@ -178,15 +178,15 @@ class TrainingWatch:
         """Show the metrics: estimates, from the power method."""
         told = (
             f"{record['on']} VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, "
-            f"accuracy {record['accuracy']:.3f}"
+            f"accuracy {record['accuracy']:.3f}, top-1 {record['top1']:.3f}"
         )
         self.tail = f", {told}"
+        self.line = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}, {told}"
         if self.bar is None:
             now, left = time.perf_counter(), self.epochs - record["epoch"]
             if now - self.last >= 2 or left == 0 or record["epoch"] == 1:
                 remaining = f", {_span(record['seconds'] / record['epoch'] * left)} left" if left else ""
-                line = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}, {told}{remaining}"
-                err.print(line)
+                err.print(f"{self.line}{remaining}")
                 self.last = now
 
     def note(self, text: str) -> None:
@@ -194,10 +194,12 @@ class TrainingWatch:
         err.print(text, style="yellow")
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Take the bar away; the metrics of the last epoch stay."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None
+            if self.line:
+                err.print(self.line)
 
     def _where(self) -> str:
         return f"epoch {min(self.epochs, self.done // self.steps + 1)}/{self.epochs}"

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from safeset.console import err, out, table
@@ -21,7 +21,7 @@ RATES = {
 }
 SHORTEST_SETS = 60  # affinity sets that are longer are not written out in a title
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
-COLUMNS += ["guarantee", "method", "prefer", "problem"]
+COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "problem"]
 
 
 def short(guarantee: str) -> str:
@@ -29,7 +29,7 @@ def short(guarantee: str) -> str:
     return guarantee if len(guarantee) < SHORTEST_SETS else "affinity"
 
 
-def rates(row: dict[str, Any]) -> list[str]:
+def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
     """The metrics of a row of an evaluation, as texts; what an older file does not have is –."""
     spread = {name: f" ± {value:.3f}" for name, value in row.get("std", {}).items()}
 
@@ -38,7 +38,7 @@ def rates(row: dict[str, Any]) -> list[str]:
         digits = 2 if name.endswith("_size") else 3
         return "–" if value is None else f"{value:.{digits}f}{'' if digits == 2 else spread.get(name, '')}"
 
-    return [text(name) for name in RATES.values()]
+    return [text(name) for name in columns.values()]
 
 
 def evaluation(result: dict[str, Any], units: str) -> None:
@@ -90,11 +90,15 @@ def _told(record: dict[str, Any]) -> list[str]:
     """A record as cells of the table."""
     if "problem" in record:
         return [record["name"], "not read", "", ""]
+    name = record["name"]
+    if record["resized_from"]:
+        height, width = record["resized_from"]
+        name += f" (resized from {width} × {height})"
     if record["certified"]:
-        return [record["name"], f"{{{_names(record['core'])}}}", _names(record["optional"]) or "–", record["promise"]]
+        return [name, f"{{{_names(record['core'])}}}", _names(record["optional"]) or "–", record["promise"]]
     last = record["answers"][-1] if record["answers"] else None
     nearest = promise(*last.values()) if last else "not even without a change"
-    return [record["name"], "⊥ no certificate", "–", f"less: {nearest}" if last else nearest]
+    return [name, "⊥ no certificate", "–", f"less: {nearest}" if last else nearest]
 
 
 def row(cells: Sequence[Any]) -> str:
@@ -111,12 +115,15 @@ def row(cells: Sequence[Any]) -> str:
 def cells(record: dict[str, Any]) -> list[Any]:
     """A record of a certificate as cells of a CSV row; lists are joined by |, an infinite radius is inf."""
 
-    def cell(value: Any) -> Any:
+    def cell(name: str) -> Any:
+        value = record.get(name, "")
         if isinstance(value, list):
-            return "|".join(str(cell(each)) for each in value)
-        return "inf" if value is None else value
+            return "|".join(map(str, value))
+        if value is None:
+            return "inf" if name.endswith("radius") else ""
+        return value
 
-    return [cell(record.get(name, "")) for name in COLUMNS]
+    return [cell(name) for name in COLUMNS]
 
 
 def evaluation_cells(result: dict[str, Any]) -> list[list[Any]]:

@@ -38,7 +38,8 @@ def show(result: dict[str, Any]) -> None:
     accuracy = result["accuracy"]
     out.print(
         f"\nVRA {accuracy['vra']:.3f} ≤ the truth ≤ {accuracy['under_attack']:.3f} under attack "
-        f"({accuracy['attacked']:,} of {accuracy['of']:,} open points attacked); plain {accuracy['clean']:.3f}"
+        f"({accuracy['attacked']:,} of {accuracy['of']:,} open points attacked); plain {accuracy['clean']:.3f}, "
+        f"top-1 {accuracy['top1']:.3f}"
     )
     for each in result["violations"][:5]:
         where = "in exact arithmetic" if each["exact"] else "in float64"

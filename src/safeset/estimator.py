@@ -193,6 +193,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             epochs=self.epochs or max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / steps)),
             batch=batch,
             seed=seed,
+            hold_out=0.0,
             optimiser=Optimiser(rate=Schedule(self.learning_rate, self.learning_rate / 100, "after half")),
         )
 

@@ -29,6 +29,7 @@ from safeset.inputs import check_epsilon
 from safeset.margins import METHODS
 from safeset.net import CertifiedNet
 from safeset.promises import shown_epsilon
+from safeset.threads import one_thread
 from safeset.workers import Workers
 
 POINTS_AT_ONCE = 2048
@@ -119,22 +120,23 @@ class Metrics:
             certificate: of the batch.
             labels: (batch,) true classes.
         """
-        radii = certificate.verified_radius(labels)
-        largest, smallest = (certificate.preferring(which) for which in ("largest", "smallest"))
-        counts = [
-            torch.tensor(len(radii), device=radii.device),
-            (radii > certificate.epsilon).sum(),
-            certificate.certified.sum(),
-            certificate.correct(labels).sum(),
-            (certificate.ranking[:, 0] == labels.to(radii.device)).sum(),
-            largest.core.sum(),
-            largest.whole.sum(),
-            _in_core(smallest, labels).sum(),
-            smallest.core.sum(),
-            smallest.whole.sum(),
-            *((radii > epsilon).sum() for epsilon in self.epsilons),
-        ]
-        self._counts = self._counts.to(radii.device) + torch.stack(counts)
+        with one_thread():
+            radii = certificate.verified_radius(labels)
+            largest, smallest = (certificate.preferring(which) for which in ("largest", "smallest"))
+            counts = [
+                torch.tensor(len(radii), device=radii.device),
+                (radii > certificate.epsilon).sum(),
+                certificate.certified.sum(),
+                certificate.correct(labels).sum(),
+                (certificate.ranking[:, 0] == labels.to(radii.device)).sum(),
+                largest.core.sum(),
+                largest.whole.sum(),
+                _in_core(smallest, labels).sum(),
+                smallest.core.sum(),
+                smallest.whole.sum(),
+                *((radii > epsilon).sum() for epsilon in self.epsilons),
+            ]
+            self._counts = self._counts.to(radii.device) + torch.stack(counts)
         return self
 
     def compute(self) -> dict[str, float]:

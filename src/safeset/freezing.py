@@ -147,6 +147,19 @@ def leaves(steps: Steps) -> Iterator[Step]:
         yield from leaves(step.body) if isinstance(step, Branch) else (step,)
 
 
+def products(network: nn.Module, steps: Steps) -> int:
+    """Multiplications that the network makes of one point, about: those of dense layers and convolutions."""
+    total = 0
+    for step in leaves(steps):
+        layer = network.get_submodule(step.name)
+        if isinstance(layer, nn.Linear):
+            total += layer.weight.numel() * math.prod(step.shape[:-1])
+        elif isinstance(layer, nn.Conv2d):
+            strides = layer.stride if isinstance(layer.stride, tuple) else (layer.stride,) * 2
+            total += layer.weight.numel() * math.prod(step.shape[1:]) // math.prod(strides)
+    return total
+
+
 def layer_names(network: nn.Module, name: str = "") -> Iterator[str]:
     """The names of a network's layers in order, as far as they can be seen without running it."""
     if type(network) is nn.Sequential:

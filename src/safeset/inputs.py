@@ -156,12 +156,14 @@ def as_device(device: torch.device | str | None) -> torch.device:
 def check_subnormals(device: torch.device) -> None:
     """Refuse to prove anything where numbers below 2⁻¹⁰²² are flushed to zero: radii would come out as ∞.
 
-    Each thread has a mode of its own, so the product is long enough for all of torch's threads. The number itself is
-    made of bits: a literal would be rounded by the very mode that is looked for.
+    Each thread has a mode of its own, so the product is long enough for all of torch's threads, those that are in use
+    here (`threads.one_thread`). The number itself is made of bits: a literal would be rounded by the very mode that is
+    looked for.
     """
     if device.type != "cpu":
         return
-    smallest = torch.ones(2**15 * torch.get_num_threads(), dtype=torch.int64).view(torch.float64)
+    threads = torch.get_num_threads()
+    smallest = torch.ones(2**15 * threads if threads > 1 else 64, dtype=torch.int64).view(torch.float64)
     if not bool((smallest * 1.0 != 0).all()):
         remedy = "Do not call torch.set_flush_denormal(True) in a process that certifies; its threads keep the mode."
         raise expected("subnormal numbers to be kept", "them flushed to zero", remedy)

@@ -135,6 +135,7 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
         "units": points.units,
         "guarantee": str(guarantee),
         "rows": plain(rows),
+        "prefer": "largest",  # of `vra`, `core_size` and `set_size`
         "remarks": remarks(rows, guarantee, net.classes),
         "bound_method": sorted({layer.method for layer in net.bounds().layers}),
         "dtype": "float64",
@@ -175,11 +176,12 @@ def certify_files(
     stdin: BinaryIO | None,
     tell: Tell | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A record for each point: its name, what `Certificate.records` gives, and the units of ε.
+    """A record for each point: its name, what `Certificate.records` gives, the units of ε, and what became of an image.
 
-    A point that cannot be read has a ``problem`` instead. A radius is None where no perturbation can break it. Several
-    workers take turns of points, and the first gets all the records, in order; the others get none. ``tell`` is called
-    at the end with an explanation, where hardly anything was certified.
+    ``resized_from`` is the height and width of an image that was resized, ``composited`` says whether a transparent one
+    was put on a background. A point that cannot be read has a ``problem`` instead. A radius is None where no
+    perturbation can break it. Several workers take turns of points, and the first gets all the records, in order; the
+    others get none. ``tell`` is called at the end with an explanation, where hardly anything was certified.
     """
     workers = Workers.here()
     if workers.count > 1 and "-" in files:
@@ -214,8 +216,16 @@ def certify_files(
             x = torch.stack(good).to(next(net.parameters()).device)
             answers = iter(net.certify(x, prefer=prefer, **options).records())
         for point in some:
-            record = {"problem": point.problem} if point.x is None else {**plain(next(answers)), "units": task.units}
-            yield {"name": point.name, **record}
+            if point.x is None:
+                yield {"name": point.name, "problem": point.problem}
+                continue
+            yield {
+                "name": point.name,
+                **plain(next(answers)),
+                "units": task.units,
+                "resized_from": None if point.resized_from is None else list(point.resized_from),
+                "composited": point.composited,
+            }
 
     read = proved = 0
     while any(turn := workers.everyones(list(certified(list(islice(points, POINTS_AT_ONCE)))))):

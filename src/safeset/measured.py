@@ -15,6 +15,7 @@ from safeset.guarantees import Guarantee
 from safeset.inputs import one_epsilon
 from safeset.proof import Bounds
 from safeset.radii import ClassError
+from safeset.threads import few_logits, one_thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +101,9 @@ class Measured:
 
     def _within(self, radii: Tensor) -> Tensor:
         """Radii (batch, n, m) as far as nothing can overflow; 0 where it can at x itself."""
-        room = self._room[:, None, None]
-        return torch.where(room > 0, torch.minimum(radii, room), 0.0)
+        with one_thread(few_logits(self._logits)):
+            room = self._room[:, None, None]
+            return torch.where(room > 0, torch.minimum(radii, room), 0.0)
 
     def __getstate__(self) -> NoReturn:
         """Refuse: proofs are trusted only in the process that made them."""

@@ -16,14 +16,23 @@ from safeset.constants import HeadConstants
 from safeset.diagnosis import Diagnosis
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.estimation import estimate, start_vectors
-from safeset.freezing import Content, check_layers, freeze
+from safeset.freezing import Content, check_layers, freeze, products
 from safeset.guarantees import Guarantee, as_guarantee
-from safeset.inputs import Numbers, as_tensor, check_names, check_shape, one_epsilon, warn_if_no_pixels
+from safeset.inputs import (
+    Numbers,
+    as_tensor,
+    check_names,
+    check_shape,
+    check_subnormals,
+    one_epsilon,
+    warn_if_no_pixels,
+)
 from safeset.lipschitz.rules import check_untouched
 from safeset.lipschitz.upward import row_norms
 from safeset.margins import instrument
 from safeset.measured import Measured
 from safeset.proof import Bounds, Proof, prove
+from safeset.threads import FEW_PRODUCTS, one_thread
 
 POINTS_AT_ONCE = {"cpu": 64, "cuda": 256}  # on a CPU fewer: what they need is then kept, not fetched anew each time
 
@@ -136,11 +145,13 @@ class CertifiedNet(nn.Module):
         with strict_arithmetic():
             frozen, inputs = self._certified(), self._inputs(x)
             proof = frozen.proof()
-            parts = frozen._parts(inputs)
-            logits = check_logits(frozen._logits(parts))
-            norms = torch.cat([logits.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
-            error, room = proof.allowance(norms)
-            proof.warn_if_swamped(norms, logits, error)
+            with one_thread(len(inputs) * products(frozen.network, frozen._steps) <= FEW_PRODUCTS):
+                parts = frozen._parts(inputs)
+                logits = check_logits(frozen._logits(parts))
+                check_subnormals(logits.device)  # in all threads that computed the logits
+                norms = torch.cat([logits.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
+                error, room = proof.allowance(norms)
+                proof.warn_if_swamped(norms, logits, error)
         return Measured(logits, proof.bounds, error, room, self.epsilon, self.guarantee, self.class_names)
 
     def certify(

@@ -6,8 +6,10 @@ from itertools import groupby
 from typing import Any
 
 from safeset.answers import RATES, WAYS
+from safeset.evaluation import SIZES
 from safeset.margins import METHODS
 
+SIZES_TOO = ("top1", "smallest_share", *SIZES)  # which results have that were made since these are counted
 # Table 1 of the paper: VRA, rejection rate and clean accuracy, each with its standard deviation over ten runs.
 PAPER: dict[str, tuple[tuple[float, float | None], ...]] = {
     "eurosat/standard": ((0.749, 0.003), (0.204, 0.002), (0.862, 0.003)),
@@ -52,9 +54,10 @@ def compared(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     lines = []
     for row, group in groupby(records, key=lambda each: str(each["row"])):
         several = list(group)
-        for place, name in enumerate(RATES):
-            ours = [spread([one[way][name] for one in several]) for way in WAYS]
-            paper = stated(*PAPER[row][place]) if row in PAPER else "–"
+        counted = [name for name in SIZES_TOO if any(name in one["uniform"] for one in several)]
+        for place, name in enumerate([*RATES, *counted]):
+            ours = [spread([one.get(way, {}).get(name) for one in several]) for way in WAYS]
+            paper = stated(*PAPER[row][place]) if row in PAPER and name in RATES else "–"
             lines.append([row if place == 0 else "", name, str(len(several)) if place == 0 else "", paper, *ours])
     return lines
 

@@ -10,7 +10,7 @@ from typing import Any
 from safeset.answers import RATES, WAYS, Answers
 from safeset.errors import ArgumentError, SafesetError, expected
 from safeset.guarantees import parse
-from safeset.jobs import written
+from safeset.jobs import plain, written
 from safeset.runs import Run
 from safeset.texts import parse_json, read_text
 from safeset.training.recipe import OWN_GROUPS, Recipe, absolute
@@ -142,7 +142,8 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
         "row": row,
         "seed": recipe.seed,
         "epsilon": answers["uniform"].epsilon,
-        **{way: answers.rates(way) for way in WAYS},
+        **{way: plain(answers.rates(way)) for way in WAYS},
+        "prefer": "largest",  # of `vra`, `core_size` and `set_size`
         "points": len(answers),
         "guarantee": str(answers["uniform"].guarantee),
         "seconds": None if seconds is None else round(seconds, 3),

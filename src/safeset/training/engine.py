@@ -9,7 +9,9 @@ from torch import Tensor
 from safeset.data.augmentation import moved
 from safeset.data.dataset import Split
 from safeset.errors import expected
+from safeset.freezing import products
 from safeset.net import CertifiedNet
+from safeset.threads import FEW_PRODUCTS, one_thread
 from safeset.training.blocks import can_fuse
 from safeset.training.convolutions import one_by_one
 from safeset.training.recipe import Recipe
@@ -63,6 +65,8 @@ class Engine:
         self._within = torch.arange(self.batch, device=device)[self.workers.share(self.batch)]
         self._place = torch.zeros((), dtype=torch.int64, device=device)  # of the next step in the epoch
         self._weight = torch.zeros((), device=device)
+        work = count * len(self._within) * products(net.network, net._steps)
+        self._small = device.type == "cpu" and work <= FEW_PRODUCTS
         self._captured = captured
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -90,7 +94,8 @@ class Engine:
         if self._graph is not None:
             self._graph.replay()
         else:
-            self._step()
+            with one_thread(self._small):
+                self._step()
 
     def _step(self) -> None:
         state = self.state

@@ -220,7 +220,7 @@ def estimated(
         metrics.update(found, part.y)
     _for_training(net)
     rates = metrics.compute()
-    return {name: rates[name] for name in ("vra", "rejection_rate", "accuracy")}
+    return {name: rates[name] for name in ("vra", "rejection_rate", "accuracy", "top1")}
 
 
 def _save(state: State, run: Run, position: Position, data: str, watch: Watch) -> bool:

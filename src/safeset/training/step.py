@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from safeset.losses import cross_entropy, trades
 from safeset.net import CertifiedNet
 from safeset.streams import side_by_side
+from safeset.threads import few_logits, one_thread
 from safeset.training.blocks import InBlocks
 from safeset.training.convolutions import halves
 from safeset.training.recipe import Loss
@@ -38,10 +39,11 @@ def objective(net: CertifiedNet, loss: Loss, *, half: bool = False, fused: bool 
         logits, (constants, following) = side_by_side(
             lambda: forward(parameters, x), lambda: net.estimate(parameters, vectors, loss.power_steps)
         )
-        instrumented = net.instrument(logits, constants, method=loss.margins)
-        if loss.name == "trades":
-            return trades(instrumented, y, weight), following
-        return cross_entropy(instrumented, y), following
+        with one_thread(few_logits(logits)):
+            instrumented = net.instrument(logits, constants, method=loss.margins)
+            if loss.name == "trades":
+                return trades(instrumented, y, weight), following
+            return cross_entropy(instrumented, y), following
 
     return value
 
