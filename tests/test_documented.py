@@ -48,6 +48,7 @@ DOCUMENTED = {
     "train cifar100/rt5": Typed(QUICK),
     "train cifar100/rt5 --out runs/rt5": Typed(QUICK, new="runs/rt5"),
     "train blobs2d/rt2": Typed(("--epochs", "1")),
+    "train --data points.csv --network mynets:small --out runs/mine": Typed(("--epochs", "1")),
     "evaluate runs/photos": PLAIN,
     "evaluate runs/photos --epsilon 0.05,0.25 --per-class": PLAIN,
     "evaluate runs/rt5 --epsilon 0.05,0.141": PLAIN,
@@ -71,6 +72,8 @@ DOCUMENTED = {
     "models": PLAIN,
     "version": PLAIN,
 }
+# Commands that only messages name.
+SUGGESTED = {"train --data bytes.npz --units raw": Typed((*QUICK, "--epsilon", "1"))}
 STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"}  # in pages
 # Commands in the strings of the sources, each up to what ends it, and what somebody would then type.
 PRINTED = {
@@ -91,6 +94,7 @@ PRINTED = {
         "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs"
     ],
     "train --resume --out {run.path}": ["train --resume --out runs/photos"],
+    "train --units raw": ["train --data bytes.npz --units raw"],
     "train makes one.": [],
 }
 
@@ -176,12 +180,13 @@ def test_every_command_in_messages_is_known():
     unknown = {command for command in found if command not in PRINTED and not is_name(command)}
     assert not unknown, "give each a line in PRINTED"
     assert set(PRINTED) <= found, "these are printed no more"
-    assert {command for several in PRINTED.values() for command in several} <= set(DOCUMENTED)
+    typed = {command for several in PRINTED.values() for command in several}
+    assert set(SUGGESTED) <= typed <= set(DOCUMENTED) | set(SUGGESTED)
 
 
-@pytest.mark.parametrize("command", DOCUMENTED)
-def test_a_documented_command_works(work, command):
-    run(command, work, DOCUMENTED[command])
+@pytest.mark.parametrize(("command", "how"), {**DOCUMENTED, **SUGGESTED}.items())
+def test_a_documented_command_works(work, command, how):
+    run(command, work, how)
 
 
 # -- what is printed, typed as it stands ------------------------------------------------------------------------------
@@ -213,6 +218,12 @@ def test_what_missing_data_suggests(work):
     output, _ = run("data list", work)
     for command in re.findall(r"safeset (data get \S+)", output):
         run(command, work, Typed(needs="server"))
+
+
+def test_what_images_in_other_units_suggest(work):
+    _, errors = run("train --data bytes.npz", work, code=1)
+    (command,) = re.findall(r"`safeset (.*)` takes the numbers as they are", errors)
+    run(f"{command} --data bytes.npz --epsilon 1", work, Typed(QUICK))
 
 
 def test_a_mistake_in_several_names_is_reported_before_anything_is_downloaded(work):

@@ -22,6 +22,12 @@ FIGURES = (  # Python that makes `safeset figures` quick: an epoch of each netwo
     "import safeset.figures as figures\nwhole = figures.recipe_of\n"
     "figures.recipe_of = lambda row, changes: whole(row, {**changes, 'epochs': 1})"
 )
+OWN_NETWORK = """from torch import nn
+
+
+def small(input_shape, classes):
+    return nn.Sequential(nn.Linear(input_shape[0], 8), nn.ReLU(), nn.Linear(8, classes))
+"""
 FOLDERS = {name: archive.folder for name, archive in ARCHIVES.items()}
 
 
@@ -49,6 +55,11 @@ def furnish(path):
             picture(path / "photos" / name / f"{place}{number}.png")
     for name in ("a.jpg", "b.png", "more/c.png"):
         picture(path / name)
+    lines = [f"{x:.3f},{y:.3f},{'up' if x < y else 'down'}" for x, y in random.random((60, 2))]
+    (path / "points.csv").write_text("\n".join(["x,y,kind", *lines]) + "\n")
+    images = (255 * random.random((40, 1, 8, 8))).astype(np.float32)
+    np.savez(path / "bytes.npz", x=images, y=np.arange(40) % 4)
+    (path / "mynets.py").write_text(OWN_NETWORK)
     photos(path / "data" / "EuroSAT_RGB", ("Highway", "River", "Forest", "SeaLake"), picture)
     small_cifar(path / "data" / "cifar-100-binary", random)
     safeset("train", "--data", "photos/", "--guarantee", "rt3", "--epsilon", "0.25", *QUICK, "--out", RUNS[0], cwd=path)
