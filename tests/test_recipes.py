@@ -198,7 +198,7 @@ def test_fitting_leaves_nothing_open_and_writes_affinity_sets_out():
     recipe = Recipe(Data("digits"), guarantee='affinity:{"everyone_with":["0"]}').fitted(digits())
     assert None not in (recipe.epsilon, recipe.model, recipe.batch, recipe.task)
     assert ["0", "1"] in recipe.table()["guarantee"]["sets"]
-    assert recipe.task == Task((1, 8, 8), tuple("0123456789"), "pixels in [0, 1]")
+    assert recipe.task == Task((1, 8, 8), tuple("0123456789"), "pixels in [0, 1]", (0.0, 1.0))
     assert Recipe.from_table(tomllib.loads(recipe.text())).fitted(digits()) == recipe
     default = Recipe(Data("digits")).fitted(digits())
     assert (default.guarantee, default.model) == ("rt3", "cnn-1c1f")

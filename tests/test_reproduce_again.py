@@ -180,7 +180,7 @@ def tables(tmp_path, monkeypatch):
     for name, shift in (("a", 0.0), ("b", 1.0)):
         y = make.integers(0, 3, 200)
         x = (make.normal(size=(200, 2)) + np.eye(3)[y][:, :2] * 3 + shift).astype(np.float32)
-        np.savez(tmp_path / f"{name}.npz", x=x, y=y, x_test=x[:50], y_test=y[:50])
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y, x_test=x[:50] + 0.01, y_test=y[:50])
     monkeypatch.chdir(tmp_path)
 
     def command(source, out):

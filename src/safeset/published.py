@@ -19,7 +19,7 @@ from safeset.training.toml import differing, stated
 RESULTS = Path("results/paper")
 OPEN = ("data", "guarantee", "seed", "seeds", "task")  # what a row's recipe leaves to its data and to each seed
 ANEW = "Remove it, and they are made anew."
-FITTED = ("epsilon", "model", "epochs", "batch")  # the data decides them where a recipe does not
+FITTED = ("epsilon", "model", "epochs", "batch", "hold_out")  # the data decides them where a recipe does not
 KINDS = {"changes": (dict,), "weights": (str, dict)}  # of results a digest, of analyses one for each row
 KEYS = ("row", "seed", "epsilon", "weights", "split", *(f"{way}.{rate}" for way in WAYS for rate in RATES))
 

@@ -29,8 +29,8 @@ def check_same(run: Run, wanted: Recipe, remedy: str = AS_BEGUN) -> None:
     named = wanted.network or stored.network  # in Python a network is given without its name
     moved = replace(stored, data=replace(stored.data, source=wanted.data.source))  # the data itself is compared later
     wanted = replace(wanted, network=named)
-    if stored.task and wanted.task and stored.task.range is None and kind(stored.task.units) == kind(wanted.task.units):
-        # Written by an older version, which kept no range, and ranges of columns in the units.
+    if stored.task and wanted.task and kind(stored.task.units) == kind(wanted.task.units):
+        # Ranges follow from the data, which is compared later; older versions wrote none.
         moved = replace(moved, task=replace(stored.task, units=wanted.task.units, range=wanted.task.range))
     before, now = moved.table(), wanted.table()
     for key in differing(before, now):
