@@ -17,8 +17,9 @@ from common import commit, machine, save
 from safeset import CertifiedNet, create_model
 from safeset.arithmetic import strict_arithmetic
 from safeset.freezing import leaves
-from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
-from safeset.lipschitz.exact import cost, exact_bound, largest_eigenvalue
+from safeset.lipschitz.blocks import largest_eigenvalue
+from safeset.lipschitz.convolution import Axis, Convolution
+from safeset.lipschitz.norms import cost, exact_bound, torus_bound
 from safeset.lipschitz.rules import rule_of
 from safeset.lipschitz.windows import axes
 

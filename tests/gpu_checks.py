@@ -32,9 +32,9 @@ from safeset.constants import MatrixConstants
 from safeset.data.dataset import Split
 from safeset.evaluation import Metrics
 from safeset.layers import InvertibleDownsampling, MinMax, Normalize, Residual
-from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
+from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.dense import spectral_bound
-from safeset.lipschitz.exact import exact_bound
+from safeset.lipschitz.norms import exact_bound, torus_bound
 from safeset.margins import METHODS, instrument
 from safeset.runs import Run, build
 from safeset.training import blocks

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from exact_norm import at_least_norm, convolution_matrix, within
 from matrices import GEOMETRY, KINDS, SCALES, matrix_of_a_kind
 from safeset.errors import ArgumentError
-from safeset.lipschitz.convolution import Axis, Convolution, _circle, torus_bound
+from safeset.lipschitz.blocks import largest_eigenvalue
+from safeset.lipschitz.circle import circle
+from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.dense import spectral_bound
-from safeset.lipschitz.exact import exact_bound, largest_eigenvalue
+from safeset.lipschitz.norms import exact_bound, torus_bound
 from safeset.lipschitz.upward import SUBNORMAL, Up, gamma, row_norms
 
 
@@ -202,7 +204,7 @@ def test_row_norms_are_from_above(row):
 @pytest.mark.parametrize("period", [1, 2, 3, 4, 7, 17, 33, 66, 289, 1000])
 def test_the_circle_is_right_to_the_unit_roundoff(period):
     with mpmath.workprec(150):
-        for q, (cosine, sine) in enumerate(zip(*(part.tolist() for part in _circle(period)), strict=True)):
+        for q, (cosine, sine) in enumerate(zip(*(part.tolist() for part in circle(period)), strict=True)):
             angle = mpmath.mpf(2 * q) / period
             assert abs(cosine - mpmath.cospi(angle)) <= 2.0**-53
             assert abs(sine - mpmath.sinpi(angle)) <= 2.0**-53

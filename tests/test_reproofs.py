@@ -18,9 +18,9 @@ from matrices import GEOMETRY, KINDS, SCALES, matrix_of_a_kind
 from safeset import CertifiedNet, reproofs
 from safeset.integers import Deadline, Gram, convolution_gram, gram, incidences, positive
 from safeset.layers import ChannelAffine, MinMax, Residual
-from safeset.lipschitz.convolution import Axis, Convolution, torus_bound
+from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.dense import spectral_bound
-from safeset.lipschitz.exact import exact_bound
+from safeset.lipschitz.norms import exact_bound, torus_bound
 from safeset.net import FrozenNet
 from safeset.proof import Bounds
 from safeset.reproofs import power_method, reproved

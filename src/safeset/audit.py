@@ -49,6 +49,7 @@ def audit_run(
         raise expected("a time in minutes above 0", minutes)
     started = time.perf_counter()
     recipe, loaded = run.read_recipe(), load(run.path, network=network).to(as_device(device))
+    loaded.remember({})  # an audit searches for its own proofs
     data = run_data(recipe, source, progress)
     half = 30 * minutes
     checks = stored_checks(run, recipe, loaded, data, own_data=source is None, seconds=half, progress=progress)

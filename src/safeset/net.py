@@ -29,6 +29,7 @@ from safeset.inputs import (
 )
 from safeset.lipschitz.rules import check_untouched
 from safeset.lipschitz.upward import row_norms
+from safeset.lipschitz.witness import Witness
 from safeset.margins import instrument
 from safeset.measured import Measured
 from safeset.proof import Bounds, Proof, prove
@@ -78,6 +79,7 @@ class CertifiedNet(nn.Module):
         self.guarantee.largest_k(self.classes)  # raises if there are too few classes
         self.units = ""  # what the inputs are measured in, where a run says so
         self._kept: list[tuple[Content, FrozenNet]] = []  # in a list, so that it is no submodule
+        self._witnesses: Mapping[str, Witness] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """Plain logits, (batch, *input_shape) → (batch, classes)."""
@@ -131,6 +133,16 @@ class CertifiedNet(nn.Module):
         bounds = self._certified().proof(convolutions).bounds  # whose tensors stay with the proof
         head = HeadConstants(bounds.head.rows.clone(), bounds.head.scale)
         return replace(bounds, head=head)
+
+    def witnesses(self) -> Mapping[str, Witness]:
+        """With what the bounds were proved, by layer: `remember` makes the same proofs quick in another process."""
+        return self._certified().proof().witnesses
+
+    def remember(self, witnesses: Mapping[str, Witness]) -> None:
+        """Prove with witnesses of an earlier proof: what they confirm is not searched for. They are not believed."""
+        self._witnesses = dict(witnesses)
+        for _, kept in self._kept:
+            kept._witnesses = self._witnesses
 
     @uncompiled
     def measure(self, x: Numbers) -> Measured:
@@ -265,7 +277,7 @@ class CertifiedNet(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without proofs: they are trusted only in the process that made them."""
-        return {**self.__dict__, "_kept": [], "_proved": None}
+        return {**self.__dict__, "_kept": [], "_proved": None, "_witnesses": {}}
 
     def _inputs(self, x: Numbers) -> Tensor:
         inputs = as_tensor(x, "`x`").detach()
@@ -296,6 +308,7 @@ class FrozenNet(CertifiedNet):
         # What was proved of another is looked at before it is used, like what was proved here.
         self._proved: tuple[Content, Proof] | None = before._proved if before else None
         self._wish: str = before._wish if before else "auto"
+        self._witnesses = net._witnesses
 
     def forward(self, x: Tensor) -> Tensor:
         """Plain logits in float64."""
@@ -335,6 +348,6 @@ class FrozenNet(CertifiedNet):
         with torch.inference_mode(False), strict_arithmetic():
             # Whatever it has become.
             self.network, self._steps, self.classes = freeze(self.network, self.input_shape)
-            proof = prove(self.network, self._steps, wish)
+            proof = prove(self.network, self._steps, wish, self._witnesses)
             self._proved, self._wish = (Content.of(self.network, self.input_shape).kept(), proof), wish
         return proof

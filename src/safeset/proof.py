@@ -4,6 +4,7 @@ import math
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +17,11 @@ from safeset.inputs import check_subnormals
 from safeset.lipschitz.rounding import Affine, Rounding
 from safeset.lipschitz.rules import CONVOLUTIONS, rule_of
 from safeset.lipschitz.upward import SUBNORMAL, Up, gamma, row_norms
+from safeset.lipschitz.witness import Witness
 from safeset.radii import ClassError
+from safeset.threads import one_thread
 
+LITTLE_WORK = 2e10  # floating-point operations of a layer's proof that one thread does alone: less than a second
 LARGEST = 2.0**1000  # far below overflow: partial sums stay under it, or nothing is certified
 
 
@@ -59,6 +63,7 @@ class Proof:
     offsets: Tensor
     slopes: Tensor
     peak: Affine
+    witnesses: Mapping[str, Witness]  # with what the bounds were proved, by layer
 
     def allowance(self, norms: Tensor) -> tuple[ClassError, Tensor]:
         """The pairs' rounding errors at x and at any x' in the ball together, and the radius that cannot overflow.
@@ -102,50 +107,72 @@ def _callers_level() -> int:
     return level
 
 
-def prove(network: nn.Module, steps: Steps, convolutions: str = "auto") -> Proof:
+def prove(
+    network: nn.Module, steps: Steps, convolutions: str = "auto", witnesses: Mapping[str, Witness] | None = None
+) -> Proof:
     """Prove bounds and rounding of a frozen network.
 
     Args:
         network: plain layers in float64 and evaluation mode.
         steps: its layers in order, the head last.
-        convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (cheap for any size, within 1 % for 3×3 kernels
-            from 32×32 pixels on), or ``"auto"``: exact where it is affordable.
+        convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (by a torus alone: within 1 % for 3×3 kernels from
+            32×32 pixels on), or ``"auto"``: exact where it is affordable.
+        witnesses: of an earlier proof, by layer: what they confirm need not be searched for. They are not believed.
     """
     if convolutions not in CONVOLUTIONS:
         remedy = nearest(convolutions, CONVOLUTIONS)
         raise expected(f"`convolutions` to be one of {', '.join(CONVOLUTIONS)}", repr(convolutions), remedy)
     check_subnormals(torch.device("cpu"))
-    lines: list[LayerBound] = []
+    chain = _Chain(network, convolutions, witnesses or {})
     with torch.no_grad():
         *body, last = steps
-        scale, rounding = _chain(network, tuple(body), Rounding.start(), lines, convolutions)
+        scale, rounding = chain.through(tuple(body), Rounding.start())
         assert isinstance(last, Step)
-        _chain(network, (last,), Rounding.start(), lines, convolutions)  # the head's own norm, for information
+        chain.through((last,), Rounding.start())  # the head's own norm, for information
         head = network.get_submodule(last.name)
         assert isinstance(head, nn.Linear)
         constants = HeadConstants(head.weight.detach().clone(), float(scale)).remembered()
         offsets, slopes, peak = _logit_errors(head, rounding)
-    return Proof(Bounds(constants, tuple(lines)), offsets, slopes, peak)
+    return Proof(Bounds(constants, tuple(chain.lines)), offsets, slopes, peak, chain.found)
 
 
-def _chain(
-    network: nn.Module, steps: Steps, rounding: Rounding, lines: list[LayerBound], convolutions: str
-) -> tuple[Up, Rounding]:
-    """The product of the bounds of layers in a row, and the rounding after them; a line for each layer."""
-    product = Up(1.0)
-    for step in steps:
-        if isinstance(step, Branch):
-            inner, after = _chain(network, step.body, rounding, lines, convolutions)
-            bound, rounding = 1 + inner, rounding.plus(after)
-        else:
-            layer = network.get_submodule(step.name)
-            rule, started = rule_of(layer, step.name), time.perf_counter()
-            bound, method = rule.bound(layer, step.shape, convolutions)
+class _Chain:
+    """Layers proved one after another.
+
+    Attributes:
+        lines: one for each layer.
+        found: with what each was proved.
+    """
+
+    def __init__(self, network: nn.Module, convolutions: str, witnesses: Mapping[str, Witness]) -> None:
+        self.network, self.convolutions, self.witnesses = network, convolutions, witnesses
+        self.lines: list[LayerBound] = []
+        self.found: dict[str, Witness] = {}
+
+    def through(self, steps: Steps, rounding: Rounding) -> tuple[Up, Rounding]:
+        """The product of the bounds of layers in a row, and the rounding after them."""
+        product = Up(1.0)
+        for step in steps:
+            if isinstance(step, Branch):
+                inner, after = self.through(step.body, rounding)
+                bound, rounding = 1 + inner, rounding.plus(after)
+            else:
+                bound, rounding = self.layer(step, rounding)
+            product = product * bound
+        return product, rounding
+
+    def layer(self, step: Step, rounding: Rounding) -> tuple[Up, Rounding]:
+        """The bound of a layer, and the rounding after it."""
+        layer = self.network.get_submodule(step.name)
+        rule, witness = rule_of(layer, step.name), self.witnesses.get(step.name)
+        started = time.perf_counter()
+        with one_thread(rule.work(layer, step.shape, witness) <= LITTLE_WORK):
+            bound, method, found = rule.prove(layer, step.shape, self.convolutions, witness)
             seconds = time.perf_counter() - started
-            lines.append(LayerBound(step.name, type(layer).__name__, float(bound), method, seconds))
-            rounding = rule.rounding(layer, step.shape, bound, rounding)
-        product = product * bound
-    return product, rounding
+            self.lines.append(LayerBound(step.name, type(layer).__name__, float(bound), method, seconds))
+            if found is not None:
+                self.found[step.name] = found
+            return bound, rule.rounding(layer, step.shape, bound, rounding)
 
 
 def _logit_errors(head: nn.Linear, before: Rounding) -> tuple[Tensor, Tensor, Affine]:

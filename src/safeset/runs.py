@@ -29,6 +29,7 @@ from safeset.training import toml
 from safeset.training.recipe import Recipe
 from safeset.training.state import weights_so_far
 from safeset.training.watch import Watch
+from safeset.witnesses import read_witnesses, write_witnesses
 from safeset.workers import starter
 
 LONGEST = 80  # characters of a text in a model's file that is shown
@@ -69,6 +70,11 @@ class Run:
     def bounds(self) -> Path:
         """What was proved, for information."""
         return self.path / "bounds.json"
+
+    @property
+    def witnesses(self) -> Path:
+        """With what it was proved: hints, with which it is proved again quickly."""
+        return self.path / "witnesses.safetensors"
 
     @property
     def evaluation(self) -> Path:
@@ -214,6 +220,7 @@ class Run:
             ],
         }
         write_json(self.bounds, told)
+        write_witnesses(self.witnesses, net.witnesses())
 
 
 def build(recipe: Recipe, network: nn.Module | None = None) -> CertifiedNet:
@@ -297,6 +304,7 @@ def loaded(run: Run, network: nn.Module | Factory | None = None) -> tuple[Certif
         _check_numbers(tensor, own[name].dtype, f"{name!r} of {source}")
     net = build(recipe, network)
     net.network.load_state_dict(tensors, strict=source == run.model)
+    net.remember(read_witnesses(run.witnesses))
     if unfinished:
         said = f"The training in {run.path} has not ended ({unfinished}): these are its weights so far. It goes on with"
         warnings.warn(f"{said}: {continued}", TrainingWarning, stacklevel=3)

@@ -12,11 +12,13 @@ from torch import Tensor
 from safeset.errors import expected
 from safeset.lipschitz.upward import Up, gamma
 
+LONGEST = 4096  # terms that are summed at once in an entry of a Gram matrix
+
 
 def spectral_bound(matrices: Tensor) -> Up:
     """An upper bound of the largest spectral norm among real matrices, (…, p, q) → a number.
 
-    σ² ≤ c(1 + 2u) + ‖Â − LLᵀ‖ + γ_M·min(‖W‖_F², ‖W‖₁‖W‖_∞), with Â = fl(cI − fl(WWᵀ)), c just above its largest
+    σ² ≤ c(1 + 2u) + ‖Â − LLᵀ‖ + γ_T·min(‖W‖_F², ‖W‖₁‖W‖_∞), with Â = fl(cI − fl(WWᵀ)), c just above its largest
     eigenvalue, and L any matrix: here a Cholesky factor (docs/proofs.md). W is scaled by a power of two.
 
     Raises:
@@ -25,36 +27,57 @@ def spectral_bound(matrices: Tensor) -> Up:
     >>> spectral_bound(torch.tensor([[3.0, 0.0], [0.0, 4.0]])) - 4 < 1e-12
     True
     """
+    proved = spectral_proof(matrices)
+    assert proved is not None  # without a shift it is looked for until there is one
+    return proved[0]
+
+
+def spectral_proof(matrices: Tensor, shift: float | None = None) -> tuple[Up, float] | None:
+    """The bound of `spectral_bound`, and its c; or, by a given c, the bound that it proves, None if it proves none."""
     scaled, exponent = unit_scaled(matrices)
     if not scaled.numel() or not bool((scaled != 0).any()):
-        return Up(0.0)
+        return Up(0.0), 0.0
     wide = scaled.reshape(-1, *scaled.shape[-2:])
     if wide.shape[1] > wide.shape[2]:
         wide = wide.mT
-    _, side, inner = wide.shape
-    gram = mirrored(wide @ wide.mT)
-    top = float(torch.linalg.eigvalsh(gram).amax())
-    excess = 4 * side * 2.0**-53
-    while (proved := _shifted_bound(gram, top * (1 + excess))) is None:
+    gram, terms = gram_matrix(wide)
+    top = float(torch.linalg.eigvalsh(gram).amax()) if shift is None else 0.0
+    excess = 4 * gram.shape[-1] * 2.0**-53
+    while (proved := shifted_bound(gram, c := top * (1 + excess) if shift is None else shift)) is None:
+        if shift is not None:
+            return None
         excess *= 4
-    return (proved + gamma(inner) * product_norm(wide)).root().shifted(exponent)
+        if not math.isfinite(excess):
+            raise ArithmeticError("a scaled Gram matrix cannot overflow")
+    return (proved + gamma(terms) * product_norm(wide)).root().shifted(exponent), c
 
 
-def _shifted_bound(gram: Tensor, c: float) -> Up | None:
+def gram_matrix(wide: Tensor) -> tuple[Tensor, int]:
+    """W Wᵀ, mirrored, and T: each entry is within γ_T of its exact value, relative to that of |W||Wᵀ|.
+
+    A long sum is the sum of shorter ones, which rounds less.
+    """
+    first, *others = torch.split(wide, LONGEST, dim=-1)
+    gram = first @ first.mT
+    for part in others:
+        gram = torch.baddbmm(gram, part, part.mT)
+    return mirrored(gram), first.shape[-1] + len(others)
+
+
+def shifted_bound(symmetric: Tensor, c: float) -> Up | None:
     """An upper bound of the largest eigenvalue of symmetric matrices just above c; None if c is too small."""
-    if not math.isfinite(c):
-        raise ArithmeticError("a scaled Gram matrix cannot overflow")
-    side = gram.shape[-1]
-    shifted = -gram
-    shifted.diagonal(dim1=1, dim2=2).add_(c)
-    if not bool((shifted.diagonal(dim1=1, dim2=2) > 0).all()):
+    side = symmetric.shape[-1]
+    shifted = -symmetric
+    diagonal = shifted.diagonal(dim1=1, dim2=2).add_(c)
+    if not bool((diagonal > 0).all()):
         return None
     factor, info = torch.linalg.cholesky_ex(shifted)
     if bool((info != 0).any()) or not bool(factor.isfinite().all()):
         return None
     residual = torch.baddbmm(shifted, factor, factor.mT, alpha=-1.0)
     rounding = gamma(side + 1) * (row_sum(shifted) + product_norm(factor))
-    return Up(c) * (1 + 2 * 2.0**-53) + row_sum(mirrored(residual)) + rounding
+    largest = max(c, float(diagonal.amax()))
+    return Up(c) + Up(largest) * (2 * 2.0**-53) + row_sum(mirrored(residual)) + rounding
 
 
 def unit_scaled(weights: Tensor) -> tuple[Tensor, int]:
@@ -81,6 +104,11 @@ def row_sum(matrices: Tensor) -> Up:
 def absolute_norm(matrices: Tensor) -> Up:
     """√(‖W‖₁‖W‖_∞) from above, the largest of each: at least ‖ |W| ‖₂."""
     return row_sum(matrices).root() * row_sum(matrices.mT).root()
+
+
+def frobenius(numbers: Tensor) -> Up:
+    """‖·‖_F of all numbers together, from above."""
+    return (Up(float(numbers.square().sum())) * (1 + gamma(numbers.numel()))).root()
 
 
 def product_norm(matrices: Tensor) -> Up:

@@ -18,9 +18,11 @@ from safeset.errors import UnsupportedLayerError, expected
 from safeset.layers import Residual
 from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.upward import Up
+from safeset.lipschitz.witness import Witness
 
 Shape = tuple[int, ...]  # of one point, without the batch
 Bound = tuple[Up, str]  # a proved Lipschitz constant, and how it was proved
+Proved = tuple[Up, str, Witness | None]  # the same, and with what it was proved
 Estimate = tuple[Tensor | float, Tensor | None]  # a Lipschitz constant for losses, and the power method's next vector
 
 CONVOLUTIONS = ("auto", "exact", "torus")
@@ -51,6 +53,17 @@ class LayerRule(ABC):
     @abstractmethod
     def bound(self, layer: Any, shape: Shape, convolutions: str) -> Bound:
         """An upper bound of the Lipschitz constant of the frozen layer, and the name of its method."""
+
+    def prove(self, layer: Any, shape: Shape, convolutions: str, witness: Witness | None) -> Proved:
+        """The same as `bound`, and with what it was proved; quickly, if a witness of an earlier proof is confirmed.
+
+        By default no witness is used, and none is made.
+        """
+        return *self.bound(layer, shape, convolutions), None
+
+    def work(self, layer: Any, shape: Shape, witness: Witness | None) -> float:
+        """Floating-point operations of `prove`, about: to show how far a proof is, and to share it among threads."""
+        return 0.0
 
     @abstractmethod
     def rounding(self, layer: Any, shape: Shape, bound: Up, before: Rounding) -> Rounding:

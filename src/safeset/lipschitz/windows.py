@@ -9,15 +9,14 @@ from torch import Tensor, nn
 
 from safeset.errors import UnsupportedLayerError
 from safeset.lipschitz.affine import bias_norm, filled, given_vector, meta
-from safeset.lipschitz.convolution import Axis, Convolution, convolve, convolve_transposed, torus_bound
+from safeset.lipschitz.convolution import Axis, Convolution, convolve, convolve_transposed, kernel_norm
 from safeset.lipschitz.dense import spectral_bound
 from safeset.lipschitz.estimate import power_method
-from safeset.lipschitz.exact import cost, exact_bound, kernel_norm
+from safeset.lipschitz.norms import confirmed_bound, convolution_proof, cost, method_of
 from safeset.lipschitz.rounding import Rounding
-from safeset.lipschitz.rules import Bound, Estimate, LayerRule, Shape
+from safeset.lipschitz.rules import Bound, Estimate, LayerRule, Proved, Shape
 from safeset.lipschitz.upward import Up
-
-AFFORDABLE = {"cpu": 5e11, "cuda": 1e15}  # floating-point operations for one exact bound: well under a minute
+from safeset.lipschitz.witness import Witness
 
 
 class Conv2dRule(LayerRule):
@@ -60,14 +59,29 @@ class Conv2dRule(LayerRule):
         )
 
     def bound(self, layer: nn.Conv2d, shape: Shape, convolutions: str) -> Bound:
-        """By block-banded Cholesky where it is affordable, else by tori; the largest of all groups."""
+        """Exact where that is affordable, else by a torus; the largest of all groups."""
+        return self.prove(layer, shape, convolutions, None)[:2]
+
+    def prove(self, layer: nn.Conv2d, shape: Shape, convolutions: str, witness: Witness | None) -> Proved:
+        """The same; a witness spares the search, where there is one group."""
         rows, columns = axes(layer, shape)
         parts = [Convolution(kernel, rows, columns) for kernel in layer.weight.detach().double().chunk(layer.groups)]
-        if convolutions == "auto":
-            affordable = sum(map(cost, parts)) <= AFFORDABLE.get(layer.weight.device.type, 0.0)
-            convolutions = "exact" if affordable else "torus"
-        method = exact_bound if convolutions == "exact" else torus_bound
-        return Up(max(map(method, parts))), convolutions
+        if witness is not None and len(parts) == 1:
+            confirmed = confirmed_bound(parts[0], convolutions, witness)
+            if confirmed is not None:
+                return confirmed, method_of(witness), witness
+        largest, method = Up(0.0), "exact"
+        for part in sorted(parts, key=lambda each: kernel_norm(each.kernel), reverse=True):
+            if kernel_norm(part.kernel) > largest:  # else another group is larger, whatever this one's norm is
+                bound, witness = convolution_proof(part, convolutions)
+                if bound >= largest:
+                    largest, method = bound, method_of(witness)
+        return largest, method, witness if len(parts) == 1 else None
+
+    def work(self, layer: nn.Conv2d, shape: Shape, witness: Witness | None) -> float:
+        """That of the cheapest proof; of the groups the first may be enough."""
+        kernel = layer.weight.detach().double().chunk(layer.groups)[0]
+        return cost(Convolution(kernel, *axes(layer, shape)), witness)
 
     def rounding(self, layer: nn.Conv2d, shape: Shape, bound: Up, before: Rounding) -> Rounding:
         """Sums of in·height·width products at each pixel."""

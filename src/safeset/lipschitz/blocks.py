@@ -11,42 +11,33 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from safeset.lipschitz.convolution import Convolution
+from safeset.lipschitz.convolution import Convolution, kernel_norm
 from safeset.lipschitz.dense import mirrored
 from safeset.lipschitz.upward import Up, gamma
 
 LANCZOS_STEPS = 500
 
 
-def exact_bound(convolution: Convolution) -> Up:
-    """An upper bound of the spectral norm: σ² ≤ c(1 + 2u) + ‖Â − LLᵀ‖ + γ_M·‖A‖₁‖A‖_∞ (docs/proofs.md)."""
-    convolution, exponent = convolution.unit_scaled()
-    if not bool((convolution.kernel != 0).any()):
-        return Up(0.0)
-    gram = BlockGram.cheapest(convolution)
-    top = largest_eigenvalue(convolution)
+def search_block_proof(gram: "BlockGram") -> tuple[Up, float]:
+    """An upper bound of ‖A‖², to a relative 1e-9, and the c it was proved with."""
+    top = largest_eigenvalue(gram.convolution)
     failed, excess = 0.0, 1e-11
-    while (proved := shifted_bound(gram, top * (1 + excess))) is None:
+    while (proved := block_bound(gram, top * (1 + excess))) is None:
         failed, excess = excess, 10 * excess
     while excess - failed > 1e-9:  # the Lanczos method has not converged: look between
         middle = (failed * excess) ** 0.5
-        if (closer := shifted_bound(gram, top * (1 + middle))) is None:
+        if (closer := block_bound(gram, top * (1 + middle))) is None:
             failed = middle
         else:
             excess, proved = middle, closer
-    absolute = kernel_norm(convolution.kernel)
-    return (proved + gamma(gram.terms) * absolute * absolute).root().shifted(exponent)
+    return proved, top * (1 + excess)
 
 
-def cost(convolution: Convolution) -> float:
-    """Floating-point operations of `exact_bound`, about."""
-    return BlockGram.cheapest(convolution).cost
-
-
-def kernel_norm(kernel: Tensor) -> Up:
-    """√(‖A‖₁‖A‖_∞) from above for convolutions with this kernel (out, in, height, width), any stride and padding."""
-    sums = [Up(float(kernel.abs().sum(dim=dims).amax())) for dims in ((0, 2, 3), (1, 2, 3))]
-    return sums[0].root() * sums[1].root() * (1 + gamma(kernel.numel()))
+def block_bound(gram: "BlockGram", c: float) -> Up | None:
+    """An upper bound of ‖A‖²: c(1 + 2u) + ‖Â − LLᵀ‖ + γ_M·‖A‖₁‖A‖_∞ (docs/proofs.md); None if c is too small."""
+    proved = shifted_bound(gram, c)
+    absolute = kernel_norm(gram.convolution.kernel)
+    return None if proved is None else proved + gamma(gram.terms) * absolute * absolute
 
 
 @dataclass(frozen=True, eq=False)

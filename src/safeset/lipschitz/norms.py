@@ -1,0 +1,157 @@
+"""Which proof a convolution gets: in blocks of image rows, or by a torus, with singular vectors or without; by cost."""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from safeset.lipschitz.blocks import BlockGram, block_bound, search_block_proof
+from safeset.lipschitz.convolution import Convolution
+from safeset.lipschitz.krylov import Ritz, moved, top_eigenvectors
+from safeset.lipschitz.torus import Torus, Waves
+from safeset.lipschitz.upward import Up
+from safeset.lipschitz.witness import Witness, claimed
+
+AFFORDABLE = {"cpu": 5e11, "cuda": 1e15}  # floating-point operations for one exact bound: well under a minute
+VECTORS = 48  # singular vectors that are looked for
+WAVE_PRODUCTS = 3e10  # multiplications for the overlaps of the waves that are set apart
+EXACT = 1e-9
+
+Proved = tuple[Up, Witness]
+
+
+def exact_bound(convolution: Convolution) -> Up:
+    """An upper bound of the spectral norm, to a relative 1e-9."""
+    return convolution_proof(convolution, "exact")[0]
+
+
+def torus_bound(convolution: Convolution) -> Up:
+    """An upper bound of the spectral norm by a torus alone."""
+    return convolution_proof(convolution, "torus")[0]
+
+
+def method_of(witness: Witness) -> str:
+    """How close a bound is that was proved with this: ``exact``, or ``torus``."""
+    return "torus" if witness.kind == "torus" and witness.vectors is None else "exact"
+
+
+def convolution_proof(convolution: Convolution, wish: str) -> Proved:
+    """A bound of the spectral norm: ``exact`` to a relative 1e-9, by a ``torus`` alone, or ``auto``, by cost."""
+    scaled, exponent = convolution.unit_scaled()
+    if not bool((scaled.kernel != 0).any()):
+        return Up(0.0), Witness("blocks", 0.0, 0.0)
+    squared, witness = _searched(scaled, wish)
+    bound = claimed(squared.root().shifted(exponent))
+    return bound, replace(witness, claim=float(bound))
+
+
+def confirmed_bound(convolution: Convolution, wish: str, witness: Witness) -> Up | None:
+    """The bound that a witness claims, proved; None if it is not what is wished, too expensive, or wrong."""
+    scaled, exponent = convolution.unit_scaled()
+    blocks = BlockGram.cheapest(scaled)
+    if wish not in ("auto", method_of(witness)) or not bool((scaled.kernel != 0).any()):
+        return None
+    if wish == "auto" and witness.kind == "blocks" and blocks.cost > _affordable(scaled):
+        return None
+
+    def prove(given: Witness) -> Up | None:
+        if given.kind == "blocks":
+            squared = block_bound(blocks, given.shift)
+        else:
+            torus = Torus.smaller(scaled)
+            if given.vectors is not None and given.vectors.shape[1:] != torus.shape:
+                return None
+            waves = torus.waves(given.shift)
+            squared = None if waves is None else waves.bound(given.vectors, given.gap)
+        return None if squared is None else squared.root().shifted(exponent)
+
+    return witness.confirmed(prove) if witness.kind in ("blocks", "torus") else None
+
+
+def cost(convolution: Convolution, witness: Witness | None = None) -> float:
+    """Floating-point operations of the cheapest exact proof, about; or of that by a witness."""
+    blocks, torus = BlockGram.cheapest(convolution), Torus.smaller(convolution)
+    if witness is not None:
+        return blocks.cost if witness.kind == "blocks" else torus.cost
+    return min(blocks.cost, _exact_torus_cost(torus))
+
+
+def _affordable(convolution: Convolution) -> float:
+    return AFFORDABLE.get(convolution.kernel.device.type, 0.0)
+
+
+def _exact_torus_cost(torus: Torus) -> float:
+    """With its search for singular vectors: products with the operator, and a basis that is kept orthogonal."""
+    kernel, pixels = torus.convolution.kernel, math.prod(torus.convolution.outputs[1:])
+    return 1e10 + torus.cost + 400 * 4.0 * kernel.numel() * pixels + 1e6 * math.prod(torus.shape)
+
+
+def _searched(scaled: Convolution, wish: str) -> Proved:
+    """A bound of ‖A‖², and with what it was proved."""
+    blocks, torus, most = BlockGram.cheapest(scaled), Torus.smaller(scaled), _affordable(scaled)
+    by_torus = _exact_torus_cost(torus)
+    wanted = wish == "exact" or (wish == "auto" and min(blocks.cost, by_torus) <= most)
+    if not wanted or by_torus < blocks.cost:
+        squared, witness = _by_torus(torus, VECTORS if wanted else 0)
+        if not wanted or witness.vectors is not None or (wish == "auto" and blocks.cost > most):
+            return squared, witness
+    squared, shift = search_block_proof(blocks)
+    return squared, Witness("blocks", 0.0, shift)
+
+
+def _by_torus(torus: Torus, count: int) -> Proved:
+    """A bound of ‖A‖² by a torus, and if ``count`` singular vectors suffice, an exact one."""
+    size, axes = math.prod(torus.shape), (torus.convolution.rows, torus.convolution.columns)
+    steep = min(0.5, sum(((axis.extent - 1) / axis.size) ** 2 for axis in axes))  # about what a torus gives away, twice
+    single = Torus(replace(torus.convolution, kernel=torus.convolution.kernel.float()), torus.outputs)
+    ritz = top_eigenvectors(
+        lambda block: single.gram(block.view(-1, *torus.shape))[1].flatten(1),
+        size,
+        max(1, count),
+        device=torus.convolution.kernel.device,
+        gap=max(steep, 1e-6) / 8,
+        close=1e-10 if count else 1e-2,
+    )
+    waves = _waves(torus, float(ritz.values[0]), steep)
+    if count:
+        squared, witness = _with_vectors(waves, ritz)
+        if witness is not None:
+            return squared, witness
+    return waves.bound(None, 0), Witness("torus", 0.0, waves.shift)
+
+
+def _waves(torus: Torus, top: float, steep: float) -> Waves:
+    """Waves that are stretched by more than a little less than the operator's norm; not more than are affordable."""
+    most = int((WAVE_PRODUCTS / math.prod(torus.shape)) ** 0.5 / 2)
+    shift, raised = top * (1 - steep), 1e-9
+    while (waves := torus.waves(shift)) is None or len(waves.vectors) > most:
+        if waves is None:
+            shift, raised = shift * (1 + raised), 16 * raised
+        else:
+            shift = float(waves.stretched().sort(descending=True).values[most // 2])
+    return waves
+
+
+def _with_vectors(waves: Waves, ritz: Ritz) -> tuple[Up, Witness | None]:
+    """The bound with as few of the vectors as make it exact, if there are."""
+    shape = waves.torus.shape
+    image, _ = waves.torus.gram(ritz.vectors.double().view(-1, *shape))
+    top = float(torch.linalg.matrix_norm(image.flatten(1), 2)) ** 2
+    among, across, size = waves.overlaps(ritz.vectors.double().mT)
+    best = (math.inf, 0, 0.0)
+    for k in sorted({1, 2, 4, 8, 12, 16, 24, 32, 48, len(ritz.values)}):
+        if k > len(ritz.values):
+            break
+        gap = top - float(waves.bound_without((among, across[:, :k], size), Up(k).root(), Up(1e-9)))
+        best = min(best, (moved(ritz, k, gap / 2), k, gap))
+        if best[0] <= top * (1 + 1e-10):
+            break
+    _, k, gap = best
+    if k == 0 or gap <= 0:
+        return Up(math.inf), None
+    exponent = math.ceil(-math.log(gap / 2, 4))
+    vectors = ritz.vectors[:k].view(-1, *shape).clone()
+    squared = waves.bound(vectors, exponent)
+    if squared > top * (1 + EXACT):
+        return squared, None
+    return squared, Witness("torus", 0.0, waves.shift, exponent, vectors)
