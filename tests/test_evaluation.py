@@ -134,6 +134,8 @@ def test_remarks_name_answers_that_say_little():
     assert remarks([row()], relaxed, 6) == []
     (hardly,) = remarks([row(vra=0.31)], relaxed, 6)
     assert "VRA 0.310 (joint at ε = 0.1) hardly beats 0.300" in hardly
+    (below,) = remarks([row(vra=0.2)], relaxed, 6)
+    assert "VRA 0.200 (joint at ε = 0.1) is below 0.300" in below
     (large,) = remarks([row(core_size=2.99, top1=0.44), row(core_size=2.8, vra=0.5)], relaxed, 6)
     assert "2.99 of at most 3 classes" in large
     assert "Top-1 accuracy is 0.440" in large

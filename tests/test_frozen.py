@@ -282,6 +282,27 @@ def test_nothing_is_proved_while_subnormals_are_flushed():
     assert net.bounds().head.scale >= 2.0**-1030
 
 
+def test_points_that_were_seen_before_are_not_certified_while_subnormals_are_flushed():
+    """The constants of pairs below 2⁻¹⁰²² are computed late; as 0 they would make every radius ∞."""
+    head = nn.Linear(2, 3).double()
+    head.weight.data = torch.tensor([[1e-310, 0.0], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    head.bias.data = torch.tensor([3e-300, 2e-300, 1e-300], dtype=torch.float64)
+    net = CertifiedNet(nn.Sequential(head), input_shape=(2,), guarantee="standard", epsilon=0.1)
+    points, bounds = net.measure(torch.zeros(1, 2)), net.bounds()
+    late = [points.certificate, lambda: points.membership_radii(1), points.target_table, lambda: bounds.pairs]
+    late.append(lambda: points.membership_table(1))
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormals")
+    try:
+        for prove in late:
+            with pytest.raises(ArgumentError, match="subnormal"):
+                prove()
+    finally:
+        torch.set_flush_denormal(False)
+    assert points.certificate().radius.item() < 1.1e10
+    assert bounds.pairs[0, 1].item() >= 1e-310
+
+
 def test_what_is_handed_out_is_not_what_is_proved_with(net):
     x = inputs()
     before = net.certify(x).windows

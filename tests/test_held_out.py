@@ -159,7 +159,12 @@ def test_seeds_at_once_have_the_best_of_single_runs(tmp_path):
     for seed in (0, 1):
         with pytest.warns(TrainingWarning, match=r"has not ended \(epoch 2 of 3\)"):
             load(tmp_path / "again" / f"seed{seed}")
+    with pytest.warns(TrainingWarning, match=f"goes on with: safeset train --resume --out {tmp_path / 'again'}$"):
+        load(tmp_path / "again" / "seed0")
+    (tmp_path / "again" / "seed0" / "evaluation.json").write_text("{}")  # as `safeset evaluate` writes it
+    assert not Run(tmp_path / "again" / "seed0").done
     train({**recipe, "seeds": 2}, out=tmp_path / "again", resume=True)
+    assert Run(tmp_path / "again" / "seed0").done
     for seed in (0, 1):
         one, two = (load_file(Run(tmp_path / name / f"seed{seed}").model) for name in ("both", "again"))
         assert same(one, two)

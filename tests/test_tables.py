@@ -44,6 +44,22 @@ def test_columns_of_texts_are_named_once_with_the_remedy(tmp_path):
         table(tmp_path / "p.csv", drop=["city"])
 
 
+def test_the_label_may_stand_in_any_column_of_other_data(tmp_path):
+    make = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f},{'yes' if a > b else 'no'}" for a, b in make.random((80, 2))]
+    (tmp_path / "last.csv").write_text("\n".join(["a,b,target", *rows]))
+    turned = [",".join((*row.split(",")[2:], *row.split(",")[:2])) for row in rows]
+    (tmp_path / "first.csv").write_text("\n".join(["target,a,b", *turned]))
+    own = table(tmp_path / "last.csv")
+    other = table(tmp_path / "first.csv", ranges=own.ranges)
+    assert other.class_names == own.class_names == ("no", "yes")
+    assert torch.equal(other.test.exact, own.test.exact)
+    (tmp_path / "numbers.csv").write_text("\n".join(["target,a,b", *(f"{i % 2},{i},{i % 3}" for i in range(60))]))
+    assert table(tmp_path / "numbers.csv").notes == (
+        "The labels are taken from the last column, 'b'. For another: --label target",
+    )
+
+
 def test_missing_numbers_are_no_texts(tmp_path):
     lines = ["a,b,y", *(f"{place},{'NA' if place % 3 else place},{'xy'[place % 2]}" for place in range(30))]
     (tmp_path / "p.csv").write_text("\n".join(lines))

@@ -176,6 +176,11 @@ def test_a_net_of_a_run_warns_of_numbers_that_can_only_be_no_pixels(work):
         with pytest.warns(UnitsWarning, match="from 0 to 255, but the network was trained on pixels in"):
             found = frozen.certify(x * 255)
         assert torch.equal(found.radii, net.certify(x * 255 / 255).radii) is False  # it is answered, not refused
+    broken = x * 255
+    broken[0, 0, 0, 0] = torch.nan
+    for strange in (broken, x * 2 - 1):  # NaN hides nothing; normalised to [−1, 1]
+        with pytest.warns(UnitsWarning, match="normalisation"):
+            net.certify(strange)
     load(work / "raw").certify(x * 255)
 
 

@@ -55,7 +55,7 @@ def card(
             f"On {evaluation['points']:,} {evaluation['split']} points, by proved bounds, in float64:",
             "",
             "| method | ε | VRA | rejected | accuracy | top-1 | core | answer "
-            "| smallest: label in core | core | answer |",
+            "| label in smallest core | core | answer |",
             "|---|---|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",

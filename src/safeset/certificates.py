@@ -209,7 +209,7 @@ class Certificate:
             "optional": optional,
             "radius": radius,
             "core_radius": limit,
-            "promise": promise(core, optional, limit) if core else "no certificate",
+            "promise": promise(core, optional, limit) if core else self._less(best, ladder),
             "answers": [
                 {"core": best[: each.start + 1], "optional": best[each.start + 1 : each.end + 1], "radius": each.radius}
                 for each in ladder
@@ -219,6 +219,14 @@ class Certificate:
             "method": self.method,
             "prefer": self.prefer,
         }
+
+    @staticmethod
+    def _less(best: list[Any], ladder: list[Answer]) -> str:
+        """What holds where the guarantee does not hold at ε: the promise that reaches farthest, if there is one."""
+        if not ladder:
+            return "no certificate: not even without a change"
+        a, b, limit = ladder[-1]
+        return f"no certificate: only {promise(best[: a + 1], best[a + 1 : b + 1], limit)}"
 
     def __repr__(self) -> str:
         return (

@@ -91,6 +91,7 @@ def certificate(
     method = check_method(method, constants)
     epsilon = check_epsilon(epsilon)
     with one_thread(few_logits(raw)):
+        check_subnormals(raw.device)  # here too: another thread, or another time, may have another mode than the caller
         # Rank what can be ranked, so that accuracy is right beside ±∞; a row with NaN ranks nowhere.
         unranked = raw.isnan().any(dim=1)
         ranking = best_classes(raw.masked_fill(unranked[:, None], 0.0), k)
@@ -164,6 +165,7 @@ def membership(raw: Tensor, constants: HeadConstants | MatrixConstants, k: int, 
     """`membership_radii` of checked logits, constants and errors."""
     k = TopK(k).largest_k(raw.shape[1])
     with one_thread(few_logits(raw)):
+        check_subnormals(raw.device)
         return torch.stack([radii.kthvalue(k, dim=1).values for radii in _targets(raw, constants, error)], dim=1)
 
 
@@ -171,6 +173,7 @@ def memberships(raw: Tensor, constants: HeadConstants | MatrixConstants, k: int,
     """The same for 1, 2, …, k: (batch, k, classes)."""
     k = TopK(k).largest_k(raw.shape[1])
     with one_thread(few_logits(raw)):
+        check_subnormals(raw.device)
         least = (radii.topk(k, dim=1, largest=False).values for radii in _targets(raw, constants, error))
         return torch.stack(list(least), dim=2)
 
@@ -178,6 +181,7 @@ def memberships(raw: Tensor, constants: HeadConstants | MatrixConstants, k: int,
 def targets(raw: Tensor, constants: HeadConstants | MatrixConstants, *, error: PairError) -> Tensor:
     """`target_table` of checked logits, constants and errors."""
     with one_thread(few_logits(raw)):
+        check_subnormals(raw.device)
         return torch.stack(list(_targets(raw, constants, error)), dim=1)
 
 

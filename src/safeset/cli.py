@@ -161,11 +161,14 @@ def train(
     assert task is not None  # it has been fitted
     try:
         console_answers.evaluation(json.loads(Run(path).evaluation.read_text()), task.units)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
         remedy = "safeset evaluate writes it anew."
         raise expected(f"an evaluation in {Run(path).evaluation}", "something else", remedy) from None
     one = path / f"seed{stated.seed}" if stated.seeds > 1 else path  # any of several networks
-    console.out.print(f"\nThe run is {path}. Next: safeset certify {one} FILE…, safeset evaluate {one} --per-class")
+    again = f" --network {network}" if network else ""
+    console.out.print(
+        f"\nThe run is {path}. Next: safeset certify {one} FILE…{again}, safeset evaluate {one} --per-class{again}"
+    )
 
 
 @app.command()
@@ -229,7 +232,9 @@ def evaluate(
         else:
             console_answers.evaluation(result, units)
         console.notes(notes)
-    kept = f"{stored} keeps the run's own numbers; these are not written. To write them: --out FILE"
+    kept = "These numbers are not written. To write them: --out FILE"
+    if stored.exists():
+        kept = f"{stored} keeps the run's own numbers; these are not written. To write them: --out FILE"
     told = f"Written to {target}." if target else kept
     if as_json or as_csv:
         console.err.print(told)

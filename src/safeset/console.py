@@ -171,7 +171,9 @@ class TrainingWatch:
         start, first = self.timed
         steps, left = self.done - first, self.epochs * self.steps - self.done
         if (steps >= TIMED_STEPS or now - start >= TIMED_SECONDS) and left:
-            err.print(f"About {_span((now - start) / steps * left)} to go (measured over {steps} steps).")
+            seconds = (now - start) / steps * left
+            if seconds >= TIMED_SECONDS:
+                err.print(f"About {_span(seconds)} to go (measured over {steps} steps).")
             self.estimated = True
 
     def epoch(self, record: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from safeset.console import err, out, table
-from safeset.promises import promise, shown_epsilon
+from safeset.promises import shown_epsilon
 
 RATES = {
     "VRA": "vra",
@@ -15,7 +15,7 @@ RATES = {
     "top-1": "top1",
     "core": "core_size",
     "answer": "set_size",
-    "smallest: label in core": "smallest_share",
+    "label in smallest core": "smallest_share",
     "smallest core": "smallest_core_size",
     "smallest answer": "smallest_set_size",
 }
@@ -94,11 +94,11 @@ def _told(record: dict[str, Any]) -> list[str]:
     if record["resized_from"]:
         height, width = record["resized_from"]
         name += f" (resized from {width} × {height})"
+    if record["composited"]:
+        name += " (transparent, put on a background)"
     if record["certified"]:
         return [name, f"{{{_names(record['core'])}}}", _names(record["optional"]) or "–", record["promise"]]
-    last = record["answers"][-1] if record["answers"] else None
-    nearest = promise(*last.values()) if last else "not even without a change"
-    return [name, "⊥ no certificate", "–", f"less: {nearest}" if last else nearest]
+    return [name, "⊥ no certificate", "–", record["promise"].removeprefix("no certificate: ")]
 
 
 def row(cells: Sequence[Any]) -> str:

@@ -52,7 +52,7 @@ def accuracy(certificate: Certificate, labels: Tensor) -> float:
 
 def top1(certificate: Certificate, labels: Tensor) -> float:
     """The share of points whose best class is the label."""
-    return int((certificate.ranking[:, 0] == labels.to(certificate.ranking.device)).sum()) / _some(len(certificate))
+    return int((certificate.ranking[:, 0] == certificate._check_labels(labels)).sum()) / _some(len(certificate))
 
 
 def smallest_share(certificate: Certificate, labels: Tensor) -> float:
@@ -186,7 +186,7 @@ def _mean_size(sets: Tensor) -> float:
 
 def _in_core(certificate: Certificate, labels: Tensor) -> Tensor:
     """(batch,) booleans: the label is in the core."""
-    return certificate.core.gather(1, labels.to(certificate.core.device).long()[:, None])[:, 0]
+    return certificate.core.gather(1, certificate._check_labels(labels)[:, None])[:, 0]
 
 
 def evaluate(
@@ -266,8 +266,8 @@ def remarks(rows: Sequence[Mapping[str, Any]], guarantee: Guarantee, classes: in
         if row["vra"] <= row["baseline"] + HARDLY:
             found.setdefault(
                 "baseline",
-                f"VRA {row['vra']:.3f} ({about}) hardly beats {row['baseline']:.3f}, the share of labels in the best "
-                "answer that is the same at every point.",
+                f"VRA {row['vra']:.3f} ({about}) {'is below' if row['vra'] < row['baseline'] else 'hardly beats'} "
+                f"{row['baseline']:.3f}, the share of labels in the best answer that is the same at every point.",
             )
         size = row["core_size"]
         if k > 1 and not guarantee.has_one_size and size is not None and size >= NEAR * k:

@@ -87,6 +87,17 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping
     write_whole(path, save(content, dict(metadata)))
 
 
+def read_texts(path: Path) -> dict[str, str]:
+    """The texts of a safetensors file, its tensors unread; none where it is something else."""
+    try:
+        with path.open("rb") as file:
+            start, _ = _header(file)
+        texts = json.loads(start[8:]).get("__metadata__")
+        return texts if isinstance(texts, dict) else {}
+    except Exception:  # readers of broken files raise what they like
+        return {}
+
+
 def read_tensors(
     path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> "tuple[dict[str, Tensor], dict[str, str]]":

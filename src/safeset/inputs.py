@@ -16,7 +16,8 @@ from safeset.errors import UnitsWarning, expected, repeated
 
 MOST_NUMBERS = 2**31  # of one input
 PIXELS = "pixels in [0, 1]"  # the units of ε for images
-NO_PIXELS = (-1.0, 2.0)  # a perturbed pixel may leave [0, 1], but not so far
+SCALED = "columns scaled to [0, 1]"  # the units of ε for tables
+NOT_SO_FAR = {PIXELS: (-1.0, 2.0), SCALED: (-10.0, 11.0)}  # a perturbed or new point may leave [0, 1], but not so far
 Numbers = Tensor | np.ndarray | list[list[float]]
 
 
@@ -111,19 +112,23 @@ def check_shape(shape: object) -> tuple[int, ...]:
     return sizes  # type: ignore[return-value]
 
 
-def warn_if_no_pixels(x: Tensor, units: str) -> None:
-    """Warn of inputs that can only be in other units, where the network's are pixels in [0, 1].
+def warn_of_units(x: Tensor, units: str) -> None:
+    """Warn of inputs that can only be in other units than the network's, where these are a part of [0, 1].
 
     It is no error: the certificate is true of these points as they are.
     """
-    if units != PIXELS or not x.numel():
+    ends = next((ends for kind, ends in NOT_SO_FAR.items() if units.startswith(kind)), None)
+    if ends is None or not x.numel():
         return
-    low, high = (float(end) for end in x.aminmax())
-    if low < NO_PIXELS[0] or high > NO_PIXELS[1]:
+    finite = x[x.isfinite()]
+    low, high = (float(end) for end in finite.aminmax()) if finite.numel() else (0.0, 0.0)
+    if low <= ends[0] or high >= ends[1]:
+        remedy = "divide bytes by 255, and leave normalisation to the network"
+        if not units.startswith(PIXELS):
+            remedy = "scale each column by its range in training, as `safeset certify` does"
         warnings.warn(
-            f"The inputs are from {low:g} to {high:g}, but the network was trained on {PIXELS}, the units of ε: "
-            "divide bytes by 255, and leave normalisation to the network. The certificates are true of the points as "
-            "they were given.",
+            f"The inputs are from {low:g} to {high:g}, but the network was trained on {units}, the units of ε: "
+            f"{remedy}. The certificates are true of the points as they were given.",
             UnitsWarning,
             stacklevel=6,
         )

@@ -25,7 +25,7 @@ from safeset.inputs import (
     check_shape,
     check_subnormals,
     one_epsilon,
-    warn_if_no_pixels,
+    warn_of_units,
 )
 from safeset.lipschitz.rules import check_untouched
 from safeset.lipschitz.upward import row_norms
@@ -291,7 +291,7 @@ class CertifiedNet(nn.Module):
                 if not inputs.is_floating_point()
                 else "",
             )
-        warn_if_no_pixels(inputs, self.units)
+        warn_of_units(inputs, self.units)
         return inputs
 
 

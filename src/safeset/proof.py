@@ -51,6 +51,7 @@ class Bounds:
     @property
     def pairs(self) -> Tensor:
         """(classes, classes) float64: upper bounds of the Lipschitz constants of f_j − f_i; 0 on the diagonal."""
+        check_subnormals(self.head.rows.device)  # the constants are computed when they are asked for
         every = torch.arange(self.head.classes, device=self.head.rows.device)
         return self.head.upper(every).fill_diagonal_(0.0)
 

@@ -20,7 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from safeset.errors import ArgumentError, SafesetError, TrainingWarning, expected
-from safeset.files import compare_shapes, not_through_links, read_tensors, sweep, write_json, write_tensors, write_whole
+from safeset.files import (
+    compare_shapes,
+    not_through_links,
+    read_tensors,
+    read_texts,
+    sweep,
+    write_json,
+    write_tensors,
+    write_whole,
+)
 from safeset.guarantees import names_a_file
 from safeset.models import create_model
 from safeset.net import CertifiedNet
@@ -93,8 +102,13 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether the training has ended."""
-        return self.evaluation.exists() and not self.checkpoint.exists()
+        """Whether the training has ended. A seed of several has no checkpoint of its own: its model says it."""
+        return self.evaluation.exists() and not self.checkpoint.exists() and not self._is_unfinished
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Whether the model is that of a training that has not ended."""
+        return self.model.is_file() and bool(read_texts(self.model).get("unfinished"))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -276,7 +290,9 @@ def load(path: str | Path, *, network: nn.Module | Factory | None = None) -> Cer
 def loaded(run: Run, network: nn.Module | Factory | None = None) -> tuple[CertifiedNet, str]:
     """What `load` gives, and where its training stands, such as ``epoch 12 of 100``: nothing if it has ended."""
     recipe = run.read_recipe()
-    task, continued = recipe.task, f"safeset train --resume --out {run.path}"
+    beside = Run(run.path.parent)  # of several seeds, which are continued together
+    whole = beside if beside.checkpoint.is_file() and run.path.name == f"seed{recipe.seed}" else run
+    task, continued = recipe.task, f"safeset train --resume --out {whole.path}"
     assert task is not None
     if recipe.seeds > 1:
         one = run.path / f"seed{recipe.seed}"

@@ -115,13 +115,14 @@ class Suggestion:
             found.append("At no ε so many are certified: train longer, or see why with net.diagnose(x).")
         else:
             name = self.guarantee
-            told = self._metrics(name, self.at)
+            radius = float(shown(self.reach(name))) if self.reach(name) < math.inf else self.at
+            told = self._metrics(name, radius)
             found.append(
-                f"To start from: {name} at ε = {shown(self.reach(name))}. At ε = {shown_epsilon(self.at)} no larger K, "
-                f"up to half of the classes, puts {100 * GAIN:.0f} % more of the labels into certified cores. There "
-                f"{name} has VRA {told['vra']:.3f}, {told['rejection_rate']:.3f} of the points without a certificate, "
+                f"To start from: {name} at ε = {shown_epsilon(radius)}. There {name} has VRA {told['vra']:.3f}, "
+                f"{told['rejection_rate']:.3f} of the points without a certificate, "
                 f"and answers of {told['smallest_set_size']:.2f} classes on average where the smallest are taken, "
-                f"{told['set_size']:.2f} where the largest are."
+                f"{told['set_size']:.2f} where the largest are. At ε = {shown_epsilon(self.at)} no larger K, up to "
+                f"half of the classes, puts {100 * GAIN:.0f} % more of the labels into certified cores."
             )
         found.append(
             "A larger ε promises more and certifies fewer points. A larger K certifies more points, with larger "

@@ -1,5 +1,6 @@
 """One image file: decoded, upright, without transparency, at the size that a network takes."""
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,4 +137,5 @@ def opened(source: Path | BinaryIO) -> Iterator["ImageFile"]:
         raise
     except Exception as error:  # decoders raise what they like
         reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+        reason = re.sub(r" <[^>]* at 0x[0-9a-f]+>", "", reason)  # of a stream in memory
         raise ValueError(reason) from None

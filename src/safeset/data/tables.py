@@ -21,6 +21,7 @@ from safeset.data.labels import as_labels
 from safeset.data.units import OWN, SCALED
 from safeset.errors import DataWarning, expected, first_few, nearest
 
+LABELS = ("class", "label", "labels", "target", "y")  # what people call the column of labels
 LARGEST = float(torch.finfo(torch.float32).max)  # that training can compute with
 
 
@@ -50,16 +51,21 @@ def table(
         header, rows = read_table(file, str(path), tabs=path.suffix.lower() == ".tsv")
     if len(header) < 2:
         raise expected(f"{path} to have a column of numbers and one of labels", f"{len(header)} columns")
-    label = header[-1] if label is None else label
+    stated, notes = dict(ranges or {}), list[str]()
+    if label is None:
+        label = _label_column(header, {*stated, *drop, *one_hot})
+        named = [name for name in header if name.lower() in LABELS and name != label]
+        if named and label.lower() not in LABELS and not stated:
+            notes.append(f"The labels are taken from the last column, {label!r}. For another: --label {named[0]}")
     if label not in header:
         raise expected(f"a column of labels in {path}", repr(label), nearest(label, header))
-    stated, notes = dict(ranges or {}), []
     unknown = next((name for name in drop if name not in header and not stated), None)
     if unknown is not None:
         raise expected(f"columns of {path} to leave out", repr(unknown), nearest(unknown, header))
     columns = [name for name in header if name != label and name not in drop]
     if columns[:1] == header[:1] and header[0] not in stated and is_index(header, rows):
-        columns, notes = columns[1:], ["The first column has no name and only numbers the rows: it was left out."]
+        columns = columns[1:]
+        notes.append("The first column has no name and only numbers the rows: it was left out.")
     texts = dict(one_hot) if isinstance(one_hot, Mapping) else texts_of(rows, header, one_hot, str(path))
     inputs = encoded(columns, texts)
     for name in stated:
@@ -103,6 +109,12 @@ def table(
         names=(tuple(good[place] for place in stay.tolist()), tuple(good[place] for place in held.tolist())),
         notes=tuple(notes),
     )
+
+
+def _label_column(header: list[str], known: set[str]) -> str:
+    """The last column; or, where that is an input of a run, the one column that is none."""
+    others = [name for name in header if name not in known]
+    return others[0] if header[-1] in known and len(others) == 1 else header[-1]
 
 
 def _pair(ends: tuple[float, ...]) -> tuple[float, float]:

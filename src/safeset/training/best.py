@@ -79,6 +79,8 @@ class Best:
             ValueError: if it is not what safeset writes for nets like these.
         """
         kept, highest = ([(int(a), float(b), float(c)) for a, b, c in table[name]] for name in ("kept", "highest"))
+        if not all(math.isfinite(number) for each in (*kept, *highest) for number in each):
+            raise ValueError("best epochs that are no numbers")
         if not len(kept) == len(highest) == len(self.kept):
             raise ValueError("the best epochs of other networks")
         if {name: tensor.shape for name, tensor in weights.items()} != {

@@ -9,7 +9,9 @@ from typing import Any
 from safeset.cards import card
 from safeset.data.units import kind
 from safeset.errors import SafesetError, expected
+from safeset.evaluation import remarks
 from safeset.files import write_json, write_whole
+from safeset.guarantees import parse
 from safeset.net import CertifiedNet
 from safeset.runs import Run
 from safeset.training.loop import Outcome
@@ -118,4 +120,6 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
         known = {name: values for name, values in numbers.items() if None not in values}
         row |= {name: statistics.fmean(known[name]) if name in known else None for name in numbers}
         rows.append({**row, "std": {name: statistics.stdev(values) for name, values in known.items()}})
-    return {**results[0], "rows": rows, "seeds": [result["seed"] for result in results]}
+    classes = len(results[0]["recipe"]["task"]["class_names"])
+    told = remarks(rows, parse(results[0]["guarantee"]), classes)
+    return {**results[0], "rows": rows, "remarks": told, "seeds": [result["seed"] for result in results]}

@@ -127,7 +127,7 @@ def _samples(net: CertifiedNet, points: Dataset) -> bytes:
         samples.append(Sample(image.clamp(0, 1), sets, f"label: {words(right)}"))
     promise = str(certificate.guarantee) if len(str(certificate.guarantee)) < 30 else "affinity"
     caption = (
-        f"{len(samples)} of {len(points.test):,} test images, drawn at random. Beneath each its certified set, "
-        f"{promise} at ε = {shown_epsilon(net.epsilon)} (L2, {points.units}); bold: the label; + italic: may join."
+        f"{len(samples)} of {len(points.test):,} test images, drawn at random. Beneath each its smallest certified "
+        f"set, {promise} at ε = {shown_epsilon(net.epsilon)} (L2, {points.units}); bold: the label; + italic: may join."
     )
     return painted([Block("", samples)], columns=COLUMNS, caption=caption)

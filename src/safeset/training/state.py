@@ -120,7 +120,7 @@ class State:
         try:
             position = self._restored(*found, path, data)
             _check(position, self)
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise SafesetError(
                 f"Expected a checkpoint of this training at {path}, but got something else "
                 f"({type(error).__name__}: {str(error)[:200]}). Train into another directory."
@@ -162,7 +162,7 @@ def weights_so_far(path: Path) -> tuple[dict[str, Tensor], int]:
         epoch = int(json.loads(metadata["position"])["epoch"]) + 1
         chosen = "best" in metadata and json.loads(metadata["best"])["kept"][0][0] > 0
         weights = groups["best"] if chosen else {**groups["parameters"], **groups["buffers"]}
-    except (LookupError, TypeError, ValueError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise SafesetError(
             f"Expected a checkpoint of a training at {path}, but got something else ({type(error).__name__})."
         ) from None
