@@ -113,5 +113,7 @@ def frobenius(numbers: Tensor) -> Up:
 
 def product_norm(matrices: Tensor) -> Up:
     """The norm of |W||Wᵀ| from above, the largest of (n, p, q) matrices: min(‖W‖_F², ‖W‖₁‖W‖_∞)."""
+    if not matrices.numel():
+        return Up(0.0)
     squares = Up(float(matrices.square().sum(dim=(1, 2)).amax())) * (1 + gamma(matrices[0].numel()))
     return min(squares, row_sum(matrices) * row_sum(matrices.mT))
