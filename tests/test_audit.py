@@ -29,7 +29,7 @@ from safeset.rational import rational
 from safeset.runs import Run, load
 from safeset.stored import stored_checks
 
-QUICK = {"points": 40, "minutes": 0.3, "device": "cpu"}
+QUICK = {"points": 30, "minutes": 1.0, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ DOCUMENTED = {
     "certify runs/rt5 photos/ --json": PLAIN,
     "audit runs/photos": Typed(("--points", "2", "--budget", "0.05")),
     "data list": PLAIN,
-    "data show blobs2d": PLAIN,
+    "data show photos/": PLAIN,
     "data get eurosat": Typed(needs="server"),
     "data get cifar100": Typed(needs="server"),
     "data get tiny-imagenet": Typed(needs="server"),
@@ -77,7 +77,7 @@ SUGGESTED = {"train --data bytes.npz --units raw": Typed((*QUICK, "--epsilon", "
 STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"}  # in pages
 # Commands in the strings of the sources, each up to what ends it, and what somebody would then type.
 PRINTED = {
-    "certify {one} FILE…, safeset evaluate {one} --per-class": [
+    "certify {one} FILE…{again}, safeset evaluate {one} --per-class{again}": [
         "certify runs/photos a.jpg b.png",
         "evaluate runs/photos --epsilon 0.05,0.25 --per-class",
     ],
@@ -94,6 +94,7 @@ PRINTED = {
         "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs"
     ],
     "train --resume --out {run.path}": ["train --resume --out runs/photos"],
+    "train --resume --out {whole.path}": ["train --resume --out runs/photos"],
     "train --units raw": ["train --data bytes.npz --units raw"],
     "train makes one.": [],
 }
