@@ -47,7 +47,7 @@ MUTANTS = {
         ("lipschitz/windows.py", "Axis(n, k, s, d, before, after)", "Axis(n, k, 1, d, before, after)"),
     ],
     "stride ignored by the torus": [
-        "test_bounds",
+        "test_bounds test_torus",
         ("lipschitz/torus.py", "divmod(rows.dilation * th, rows.stride)", "divmod(rows.dilation * th, 1)"),
     ],
     "overlapping pooling counted as 1": [
@@ -212,6 +212,42 @@ MUTANTS = {
     "groups taken for one": [
         "test_layers",
         ("lipschitz/windows.py", "if bound >= largest:", "if bound <= largest or largest == 0:"),
+        ("lipschitz/windows.py", "if kernel_norm(part.kernel) > largest:", "if True:"),
+    ],
+    "a witness believed": [
+        "test_witnesses",
+        (
+            "lipschitz/witness.py",
+            "if proved is not None and proved <= self.claim <= proved * (1 + CLOSE) else None",
+            "",
+        ),
+    ],
+    "what vectors lack forgotten": [
+        "test_torus",
+        ("lipschitz/torus.py", "stacked = torch.cat([image, lack * weight], dim=1)", "stacked = image"),
+        ("lipschitz/torus.py", "spectral_bound(stacked) + image_error + lack_error * weight", "spectral_bound(image)"),
+    ],
+    "conjugate waves counted once": [
+        "test_torus",
+        (
+            "lipschitz/torus.py",
+            "(self.cells[0] * self.cells[1]) / frequencies[:, 2].double()",
+            "frequencies[:, 2] * 0.0 + self.cells[0] * self.cells[1]",
+        ),
+        ("lipschitz/torus.py", "own.real * sine + own.imag * cosine", "0.0 * sine"),
+    ],
+    "waves in the wrong phase": [
+        "test_torus",
+        ("lipschitz/torus.py", "own.real * cosine - own.imag * sine", "own.real * cosine + own.imag * sine"),
+        ("lipschitz/torus.py", "own.real * sine + own.imag * cosine", "own.real * sine - own.imag * cosine"),
+    ],
+    "waves without the vectors taken from all of them": [
+        "test_torus",
+        (
+            "lipschitz/torus.py",
+            "mirrored(among - part * (across @ across.mT))",
+            "mirrored(among - 2 * part * (across @ across.mT))",
+        ),
     ],
     "subclasses taken for their base": [
         "test_layers",

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 
 import safeset.lipschitz.known  # noqa: F401  (registers torch's layers)
 from safeset.errors import ArgumentError, UnsupportedLayerError, expected
+from safeset.inputs import all_finite
 from safeset.layers import Residual
 from safeset.lipschitz.rules import Shape, check_untouched, registration, rule_of
 
@@ -119,7 +120,7 @@ def _join(name: str, child: str) -> str:
 def _probe(layer: nn.Module, name: str, shape: Shape) -> tuple[Shape, bool]:
     """The shape of one point that leaves a frozen layer, and whether it is still in the same memory."""
     for part, tensor in layer.state_dict().items():
-        if not tensor.is_meta and not bool(tensor.isfinite().all()):
+        if not tensor.is_meta and not all_finite(tensor):
             remedy = "Has the training diverged?"
             raise expected("finite weights", f"NaN or infinite ones in {_join(name, part)!r}", remedy)
     tensors = [*layer.parameters(), *layer.buffers()]

@@ -34,6 +34,11 @@ def as_tensor(numbers: object, what: str) -> Tensor:
     return tensor
 
 
+def all_finite(tensor: Tensor) -> bool:
+    """Whether all numbers are finite. Their sum says so without a table of booleans, unless it overflows."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
 def as_number(value: Any) -> float | None:
     """A real number, also from a tensor or an array of one; None if it is none. Too large a one is ∞.
 

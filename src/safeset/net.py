@@ -121,7 +121,7 @@ class CertifiedNet(nn.Module):
         """
         kept = self._certified()
         with torch.inference_mode(False):
-            return FrozenNet(self, copy.deepcopy(kept.network), kept)
+            return FrozenNet(self, copy.deepcopy(kept.network), kept, kept._made)
 
     def bounds(self, *, convolutions: str | None = None) -> Bounds:
         """Proved Lipschitz constants: ``.pairs``, ``.head``, ``.layers``.
@@ -265,7 +265,7 @@ class CertifiedNet(nn.Module):
         parametrised = any(is_parametrized(layer) for layer in self.network.modules())
         if source is None or kept is None or parametrised or not source.equals(content):
             network, self._steps, self.classes = freeze(self.network, self.input_shape)
-            kept = FrozenNet(self, network, kept)
+            kept = FrozenNet(self, network, kept, Content.of(network, self.input_shape).kept())
             self._kept[:] = [(content.kept(), kept)]
         return kept
 
@@ -277,7 +277,7 @@ class CertifiedNet(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without proofs: they are trusted only in the process that made them."""
-        return {**self.__dict__, "_kept": [], "_proved": None, "_witnesses": {}}
+        return {**self.__dict__, "_kept": [], "_proved": None, "_made": None, "_witnesses": {}}
 
     def _inputs(self, x: Numbers) -> Tensor:
         inputs = as_tensor(x, "`x`").detach()
@@ -298,7 +298,9 @@ class CertifiedNet(nn.Module):
 class FrozenNet(CertifiedNet):
     """A network that does not change any more: plain float64 layers, proved once. Made by `CertifiedNet.frozen`."""
 
-    def __init__(self, net: CertifiedNet, network: nn.Module, before: "FrozenNet | None" = None) -> None:
+    def __init__(
+        self, net: CertifiedNet, network: nn.Module, before: "FrozenNet | None" = None, made: Content | None = None
+    ) -> None:
         nn.Module.__init__(self)
         self.network, self._steps = network, net._steps
         self.input_shape, self.classes = net.input_shape, net.classes
@@ -309,6 +311,7 @@ class FrozenNet(CertifiedNet):
         self._proved: tuple[Content, Proof] | None = before._proved if before else None
         self._wish: str = before._wish if before else "auto"
         self._witnesses = net._witnesses
+        self._made = made  # what `freeze` has made, if this is that: then it need not be frozen again
 
     def forward(self, x: Tensor) -> Tensor:
         """Plain logits in float64."""
@@ -341,13 +344,16 @@ class FrozenNet(CertifiedNet):
         self.network.eval()
         wish = self._wish if convolutions is None else convolutions
         content, proof = self._proved or (None, None)
-        same = content is not None and content.equals(Content.of(self.network, self.input_shape))
-        if same and proof is not None and wish == self._wish:
+        now = Content.of(self.network, self.input_shape)
+        if content is not None and content.equals(now) and proof is not None and wish == self._wish:
             check_layers(self.network, self._steps)  # hooks, and methods of classes, may have come since
             return proof
         with torch.inference_mode(False), strict_arithmetic():
-            # Whatever it has become.
-            self.network, self._steps, self.classes = freeze(self.network, self.input_shape)
+            if self._made is not None and self._made.equals(now):
+                check_layers(self.network, self._steps)
+            else:  # whatever it has become
+                self.network, self._steps, self.classes = freeze(self.network, self.input_shape)
+                self._made = Content.of(self.network, self.input_shape).kept()
             proof = prove(self.network, self._steps, wish, self._witnesses)
-            self._proved, self._wish = (Content.of(self.network, self.input_shape).kept(), proof), wish
+            self._proved, self._wish = (self._made, proof), wish
         return proof

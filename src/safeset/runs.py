@@ -31,6 +31,7 @@ from safeset.files import (
     write_whole,
 )
 from safeset.guarantees import names_a_file
+from safeset.inputs import all_finite
 from safeset.models import create_model
 from safeset.net import CertifiedNet
 from safeset.own_networks import Factory, made
@@ -318,8 +319,12 @@ def loaded(run: Run, network: nn.Module | Factory | None = None) -> tuple[Certif
         unfinished = f"epoch {min(epoch, recipe.epochs or epoch)} of {recipe.epochs}"
     for name, tensor in tensors.items():
         _check_numbers(tensor, own[name].dtype, f"{name!r} of {source}")
-    net = build(recipe, network)
-    net.network.load_state_dict(tensors, strict=source == run.model)
+    if network is None:  # take the tensors as they are, instead of drawing weights to overwrite
+        given = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
+        blank.load_state_dict(given, strict=source == run.model, assign=True)
+    net = build(recipe, blank)
+    if network is not None:
+        net.network.load_state_dict(tensors, strict=source == run.model)
     net.remember(read_witnesses(run.witnesses))
     if unfinished:
         said = f"The training in {run.path} has not ended ({unfinished}): these are its weights so far. It goes on with"
@@ -335,5 +340,5 @@ def _check_numbers(tensor: Tensor, dtype: torch.dtype, what: str) -> None:
     """Refuse what a layer cannot have as its weights."""
     if tensor.is_floating_point() != dtype.is_floating_point or tensor.is_complex():
         raise expected(f"{what} to be of type {dtype}", tensor.dtype)
-    if not bool(tensor.to(dtype).isfinite().all()):
+    if not all_finite(tensor.to(dtype)):
         raise expected(f"finite weights in {what}", "NaN or infinite ones", "Nothing can be certified with them.")

@@ -128,9 +128,10 @@ def size_of(file: Path) -> tuple[int, int]:
 @contextmanager
 def opened(source: Path | BinaryIO) -> Iterator["ImageFile"]:
     """An image file; whatever a broken one makes its decoder raise is a ValueError with the reason."""
-    from PIL import Image
+    from PIL import Image, TiffImagePlugin, WebPImagePlugin  # noqa: F401  (else Pillow imports all that it has)
 
     try:
+        Image.preinit()
         with Image.open(source, formats=FORMATS) as image:
             yield image
     except ValueError:

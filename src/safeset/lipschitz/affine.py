@@ -152,7 +152,7 @@ def meta() -> dict[str, Any]:
 
 
 def filled(empty: nn.Module, layer: nn.Linear | nn.Conv2d) -> nn.Module:
-    """The empty layer with the weights of another, parametrisations evaluated."""
+    """The empty layer with the weights of another, which is given up for it, parametrisations evaluated."""
     for name, tensor in list(empty.named_parameters()):
         value = getattr(layer, name)
         if value.shape != tensor.shape or type(value) not in (Tensor, nn.Parameter):
@@ -160,5 +160,5 @@ def filled(empty: nn.Module, layer: nn.Linear | nn.Conv2d) -> nn.Module:
                 f"Expected a plain {name} of shape {tuple(tensor.shape)}, as the layer's attributes say, but got "
                 f"{type(value).__name__} of shape {tuple(value.shape)}."
             )
-        setattr(empty, name, nn.Parameter(value.detach().double().clone(), requires_grad=False))
+        setattr(empty, name, nn.Parameter(value.detach().double().contiguous(), requires_grad=False))
     return empty

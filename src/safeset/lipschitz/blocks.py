@@ -79,7 +79,7 @@ class BlockGram:
     @property
     def cost(self) -> float:
         """Floating-point operations of the factorisation and its check, about; or what takes as long."""
-        return 5e9 + self.blocks * float(max(self.side, 64)) ** 3 * (self.band**2 + 4 * self.band + 3)
+        return self.blocks * (self.band**2 + 4 * self.band + 3) * (float(self.side) ** 3 + 1e7)
 
     def block(self, i: int, j: int) -> Tensor:
         """Block (i, j), j ≤ i, each entry within γ_terms of its exact value, relative to that of |A||Aᵀ|."""

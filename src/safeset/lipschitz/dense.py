@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from safeset.errors import expected
+from safeset.inputs import all_finite
 from safeset.lipschitz.upward import Up, gamma
 
 LONGEST = 4096  # terms that are summed at once in an entry of a Gram matrix
@@ -83,11 +84,13 @@ def shifted_bound(symmetric: Tensor, c: float) -> Up | None:
 def unit_scaled(weights: Tensor) -> tuple[Tensor, int]:
     """Weights / 2^exponent in float64, the largest in [1, 2): exact, but for what falls 2⁻¹⁰²² below the largest."""
     weights = weights.detach().double()
-    if not bool(weights.isfinite().all()):
+    if not all_finite(weights):
         raise expected("finite weights", "NaN or infinite weights", "Has the training diverged?")
-    largest = float(weights.abs().amax()) if weights.numel() else 0.0
+    largest = float(torch.linalg.vector_norm(weights, math.inf)) if weights.numel() else 0.0
     exponent = math.frexp(largest)[1] - 1 if largest > 0 else 0
-    half = -exponent // 2
+    if abs(exponent) < 1000:
+        return weights * 2.0**-exponent, exponent
+    half = -exponent // 2  # the factor alone may be too large or too small a number
     return weights * 2.0**half * 2.0 ** (-exponent - half), exponent
 
 
@@ -98,7 +101,7 @@ def mirrored(square: Tensor) -> Tensor:
 
 def row_sum(matrices: Tensor) -> Up:
     """‖W‖_∞ from above, the largest of all matrices: for a symmetric one at least its spectral norm."""
-    return Up(float(matrices.abs().sum(dim=-1).amax())) * (1 + gamma(matrices.shape[-1]))
+    return Up(float(torch.linalg.vector_norm(matrices, 1, dim=-1).amax())) * (1 + gamma(matrices.shape[-1]))
 
 
 def absolute_norm(matrices: Tensor) -> Up:
@@ -108,12 +111,12 @@ def absolute_norm(matrices: Tensor) -> Up:
 
 def frobenius(numbers: Tensor) -> Up:
     """‖·‖_F of all numbers together, from above."""
-    return (Up(float(numbers.square().sum())) * (1 + gamma(numbers.numel()))).root()
+    return Up(float(torch.linalg.vector_norm(numbers))) * (1 + gamma(numbers.numel() + 2))
 
 
 def product_norm(matrices: Tensor) -> Up:
     """The norm of |W||Wᵀ| from above, the largest of (n, p, q) matrices: min(‖W‖_F², ‖W‖₁‖W‖_∞)."""
     if not matrices.numel():
         return Up(0.0)
-    squares = Up(float(matrices.square().sum(dim=(1, 2)).amax())) * (1 + gamma(matrices[0].numel()))
-    return min(squares, row_sum(matrices) * row_sum(matrices.mT))
+    norm = Up(float(torch.linalg.vector_norm(matrices, dim=(1, 2)).amax())) * (1 + gamma(matrices[0].numel() + 2))
+    return min(norm * norm, row_sum(matrices) * row_sum(matrices.mT))

@@ -13,6 +13,7 @@ from safeset.lipschitz.upward import Up
 from safeset.lipschitz.witness import Witness, claimed
 
 AFFORDABLE = {"cpu": 5e11, "cuda": 1e15}  # floating-point operations for one exact bound: well under a minute
+LANCZOS_COST = 5e9  # of the search for the shift of a proof in blocks
 VECTORS = 48  # singular vectors that are looked for
 WAVE_PRODUCTS = 3e10  # multiplications for the overlaps of the waves that are set apart
 EXACT = 1e-9
@@ -69,29 +70,34 @@ def confirmed_bound(convolution: Convolution, wish: str, witness: Witness) -> Up
 
 
 def cost(convolution: Convolution, witness: Witness | None = None) -> float:
-    """Floating-point operations of the cheapest exact proof, about; or of that by a witness."""
+    """Floating-point operations of the proof that ``auto`` tries first, about; or of that by a witness."""
     blocks, torus = BlockGram.cheapest(convolution), Torus.smaller(convolution)
     if witness is not None:
-        return blocks.cost if witness.kind == "blocks" else torus.cost
-    return min(blocks.cost, _exact_torus_cost(torus))
+        return blocks.cost if witness.kind == "blocks" else _check_cost(torus)
+    return LANCZOS_COST + blocks.cost if blocks.cost <= _check_cost(torus) else _search_cost(torus)
 
 
 def _affordable(convolution: Convolution) -> float:
     return AFFORDABLE.get(convolution.kernel.device.type, 0.0)
 
 
-def _exact_torus_cost(torus: Torus) -> float:
-    """With its search for singular vectors: products with the operator, and a basis that is kept orthogonal."""
+def _check_cost(torus: Torus) -> float:
+    """With singular vectors that are known: products with the operator, which are slow in float64."""
     kernel, pixels = torus.convolution.kernel, math.prod(torus.convolution.outputs[1:])
-    return 1e10 + torus.cost + 400 * 4.0 * kernel.numel() * pixels + 1e6 * math.prod(torus.shape)
+    return 2e9 + torus.cost + VECTORS / 2 * 20.0 * kernel.numel() * pixels
+
+
+def _search_cost(torus: Torus) -> float:
+    """With the search for them: products with the operator, and a basis that is kept orthogonal."""
+    kernel, pixels = torus.convolution.kernel, math.prod(torus.convolution.outputs[1:])
+    return _check_cost(torus) + 400 * 4.0 * kernel.numel() * pixels + 1e6 * math.prod(torus.shape)
 
 
 def _searched(scaled: Convolution, wish: str) -> Proved:
     """A bound of ‖A‖², and with what it was proved."""
     blocks, torus, most = BlockGram.cheapest(scaled), Torus.smaller(scaled), _affordable(scaled)
-    by_torus = _exact_torus_cost(torus)
-    wanted = wish == "exact" or (wish == "auto" and min(blocks.cost, by_torus) <= most)
-    if not wanted or by_torus < blocks.cost:
+    wanted = wish == "exact" or (wish == "auto" and min(blocks.cost, _search_cost(torus)) <= most)
+    if not wanted or _check_cost(torus) < blocks.cost:  # proofs are searched for once, and checked again many times
         squared, witness = _by_torus(torus, VECTORS if wanted else 0)
         if not wanted or witness.vectors is not None or (wish == "auto" and blocks.cost > most):
             return squared, witness
@@ -144,7 +150,7 @@ def _with_vectors(waves: Waves, ritz: Ritz) -> tuple[Up, Witness | None]:
             break
         gap = top - float(waves.bound_without((among, across[:, :k], size), Up(k).root(), Up(1e-9)))
         best = min(best, (moved(ritz, k, gap / 2), k, gap))
-        if best[0] <= top * (1 + 1e-10):
+        if best[0] <= top * (1 + EXACT / 4):
             break
     _, k, gap = best
     if k == 0 or gap <= 0:

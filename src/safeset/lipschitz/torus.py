@@ -33,7 +33,7 @@ from safeset.lipschitz.dense import (
 )
 from safeset.lipschitz.upward import Up, gamma
 
-ELEMENTS_AT_ONCE = 2**23  # of the frequencies' matrices, and of waves; 64 MB
+ELEMENTS_AT_ONCE = 2**20  # of the frequencies' matrices, and of waves: 8 MB stay in a processor's cache
 
 Grid = tuple[int, Tensor, Tensor]  # pixels of one kind: which part of a wave's vector is theirs, their rows and columns
 
