@@ -26,7 +26,7 @@ from safeset.margins import METHODS
 from safeset.net import CertifiedNet
 from safeset.own_networks import Factory
 from safeset.provenance import provenance, weights_digest
-from safeset.runs import Run, load, loaded
+from safeset.runs import Run, loaded
 from safeset.training.recipe import OWN_DATA, Data, Recipe
 from safeset.workers import Workers
 
@@ -190,7 +190,8 @@ def certify_files(
         colour(background)  # a mistake in it is told before anything is proved
     run = Run(path)
     recipe = run.read_recipe()
-    net = load(path, network=network).to(as_device(device)).frozen()
+    net, unfinished = loaded(run, network)
+    net = net.to(as_device(device)).frozen()
     task = recipe.task
     assert task is not None
     points = read_points(
@@ -225,6 +226,7 @@ def certify_files(
                 "units": task.units,
                 "resized_from": None if point.resized_from is None else list(point.resized_from),
                 "composited": point.composited,
+                **({"unfinished": unfinished} if unfinished else {}),
             }
 
     read = proved = 0

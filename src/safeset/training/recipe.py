@@ -296,7 +296,9 @@ def resolved(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(member: int | str, names: tuple[str, ...] | None) -> int | str:
-    return names[member] if names and isinstance(member, int) else member
+    if names is not None and isinstance(member, int) and 0 <= member < len(names):
+        return names[member]
+    return member  # a stranger is named where the sets are bound
 
 
 def _among(key: str, value: Any, choices: Any) -> None:
