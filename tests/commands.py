@@ -24,6 +24,7 @@ for module in pkgutil.walk_packages(safeset.__path__, "safeset."):
         importlib.import_module(module.name)
 
 def child(asked, out, err):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background ignores it
     os.chdir(asked["cwd"])
     os.dup2(out if asked["terminal"] else os.open(asked["stdin"], os.O_RDONLY), 0)
     for number, stream in ((1, asked["stdout"] or out), (2, asked["stderr"] or err)):

@@ -94,8 +94,8 @@ MUTANTS = {
         "test_net test_frozen test_forward_rounding test_estimates",
         (
             "net.py",
-            "same = content is not None and content.equals(Content.of(self.network, self.input_shape))",
-            "same = content is not None",
+            "if content is not None and content.equals(now) and proof is not None and wish == self._wish:",
+            "if content is not None and proof is not None and wish == self._wish:",
         ),
         ("net.py", "or parametrised or not source.equals(content)", "or parametrised"),
     ],

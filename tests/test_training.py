@@ -94,6 +94,7 @@ def test_a_run_holds_everything_and_loads_as_it_was(finished):
     path, net = finished
     names = {file.name for file in path.iterdir()}
     expected = {"recipe.toml", "model.safetensors", "bounds.json", "metrics.jsonl", "evaluation.json", "README.md"}
+    expected |= {"witnesses.safetensors"}
     assert names == {*expected, ".lock"}
     again = load(path)
     assert same(again.state_dict(), net.state_dict())
