@@ -15,26 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from commands import safeset
 from safeset import load, train
 from safeset.data.embedded import digits
 from safeset.promises import shown
 from safeset.runs import Run
-
-
-def safeset(*arguments, cwd, stdin=None, code=0, **environment):
-    done = subprocess.run(
-        [sys.executable, "-m", "safeset", *map(str, arguments)],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        env={**os.environ, "SAFESET_CACHE": str(cwd / ".cache"), "OMP_NUM_THREADS": "1", **environment},
-        timeout=300,
-        check=False,
-    )
-    output, errors = done.stdout.decode(), done.stderr.decode()
-    assert "Traceback" not in errors, errors
-    assert done.returncode == code, (done.returncode, output, errors)
-    return output, errors
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,10 @@
 """What a training says while it runs: before the first step, after each epoch, and in pictures at its end."""
 
+import contextlib
 import io
+import os
+import pty
+import subprocess
 import sys
 
 import numpy as np
@@ -9,7 +13,7 @@ import torch
 from PIL import Image
 
 from accidents import Accident
-from commands import safeset
+from commands import ENVIRONMENT, safeset
 from safeset import train
 from safeset.console import TrainingWatch
 from safeset.runs import Run
@@ -116,3 +120,34 @@ def test_lines_that_safeset_did_not_write_are_not_drawn(drawn, tmp_path):
     assert not list(tmp_path.iterdir())
     draw_curves(Run(tmp_path), [*lines, {"epoch": 4, "seconds": 1.0}], 2)
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.png"]
+
+
+PROOF = """
+import time
+import torch
+from torch import nn
+import safeset, safeset.proof
+safeset.proof.LONG = 1e6  # a network whose proof takes long would make a long test
+layer = safeset.proof._Chain.layer
+safeset.proof._Chain.layer = lambda *given: (time.sleep(0.15), layer(*given), time.sleep(0.15))[1]
+network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 64), nn.Linear(64, 4))
+net = safeset.CertifiedNet(network, input_shape=(3, 8, 8), guarantee="rt2", epsilon=0.1)
+print(net.certify(torch.zeros(1, 3, 8, 8)).certified.tolist())
+"""
+
+
+def test_a_long_proof_shows_a_bar_in_python_too():
+    terminal, end = pty.openpty()
+    environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "80"}
+    command = [sys.executable, "-c", PROOF]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=end, text=True) as process:
+        os.close(end)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal that nobody has any more
+            while more := os.read(terminal, 65536):
+                shown += more
+        output = process.stdout.read()
+    os.close(terminal)
+    assert "proving layer 1 of 5 (0)" in shown.decode()
+    assert "proving layer 4 of 5 (3)" in shown.decode()
+    assert output == "[False]\n"

@@ -343,10 +343,13 @@ def test_a_full_disk_is_told_and_the_last_good_checkpoint_stays(tmp_path, undist
     assert same(weights(path), weights(undisturbed))
 
 
-def test_a_process_killed_ten_times_ends_with_the_weights_of_an_undisturbed_one(tmp_path, undisturbed):
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_process_that_is_killed_again_and_again_ends_with_the_weights_of_an_undisturbed_one(
+    tmp_path, undisturbed, times
+):
     path, kills = tmp_path / "run", 0
     moments = torch.rand(200, generator=torch.Generator().manual_seed(0)).tolist()
-    while kills < 10:
+    while kills < times:
         process = start(path, 0)  # a checkpoint after every step
         seen = os.stat(Run(path).checkpoint).st_mtime_ns if Run(path).checkpoint.exists() else 0
         deadline = time.monotonic() + 120

@@ -66,10 +66,10 @@ def check_answers(certificate, rows, values, order, place, distance):
         assert moved[k:].max() >= moved[:k].min() - 1e-6 * np.abs(moved).max()
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
-def test_certificates_are_never_contradicted_and_exact_where_they_should_be(seed):
-    rng = np.random.default_rng([2026, seed])
-    assert sum(check_network(rng) for _ in range(500)) > 5000
+@pytest.mark.parametrize("networks", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_certificates_are_never_contradicted_and_exact_where_they_should_be(networks):
+    rng = np.random.default_rng([2026, networks])
+    assert sum(check_network(rng) for _ in range(networks)) > 10 * networks
 
 
 @pytest.mark.slow

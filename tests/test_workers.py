@@ -204,6 +204,7 @@ def test_evaluation_and_certification_are_shared(undisturbed):
     assert "1 of the points could not be read" in errors
 
 
+@pytest.mark.slow
 def test_workers_that_are_stopped_or_lost_go_on_where_they_were(undisturbed, tmp_path):
     metrics = tmp_path / "two" / "metrics.jsonl"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 from unicodedata import category
 
 from rich.console import Console
@@ -96,21 +96,17 @@ def one_line(text: str) -> str:
 
 def progress(items: Iterable[Any], count: int, what: str = "") -> Iterator[Any]:
     """The same items, with a bar on a terminal."""
-    if not _bars():
-        yield from items
-        return
-    with _bar(what, total=count) as bar:
+    with bar(what, total=count) as shown:
         for done, item in enumerate(items, start=1):
             yield item
-            bar.show(done)
+            shown.show(done)
 
 
 def waited(items: Iterator[Any], what: str) -> Iterator[Any]:
     """The same items; on a terminal it is said, until the first one comes, what takes so long."""
-    if _bars():
-        with _bar(what):
-            first = list(islice(items, 1))
-        yield from first
+    with bar(what):
+        first = list(islice(items, 1))
+    yield from first
     yield from items
 
 
@@ -119,17 +115,36 @@ def _bars() -> bool:
     return FIRST and (err.is_terminal or (err.is_jupyter and find_spec("ipywidgets") is not None))
 
 
-def _bar(what: str = "", *, total: int | None = None, done: int = 0) -> "Bar":
+def bar(what: str = "", *, total: int | None = None, done: int = 0) -> "Bar | NoBar":
+    """A bar, on a terminal or in a notebook; elsewhere nothing is shown."""
+    if not _bars():
+        return NoBar()
     from safeset.bars import Bar  # only terminals need it
 
     return Bar(err, what, total=total, done=done)
+
+
+class NoBar:
+    """What stands for a bar where none is drawn."""
+
+    def show(self, done: int, *, what: str | None = None, total: int | None = None) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class TrainingWatch:
     """Training on a terminal or in a notebook: a bar with the time left and the metrics; else a line for each epoch."""
 
     def __init__(self) -> None:
-        self.bar: Bar | None = None
+        self.bar: Bar | NoBar | None = None
         self.steps, self.epochs, self.done = 1, 1, 0
         self.loss, self.tail, self.line, self.last = "", "", "", 0.0
         self.timed: tuple[float, int] | None = None  # when the time of steps began to be taken, and after which step
@@ -151,7 +166,7 @@ class TrainingWatch:
         if done:
             err.print(f"Continuing in epoch {min(epochs, done // steps + 1)} of {epochs}.")
         if _bars():
-            self.bar = _bar(self._where(), total=epochs * steps, done=done)
+            self.bar = bar(self._where(), total=epochs * steps, done=done)
 
     def step(self, loss: float | None) -> None:
         """Move the bar; print how long it will take, once that is known."""
@@ -250,8 +265,7 @@ def failure(text: str) -> None:
 @contextmanager
 def transfer(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar for bytes; called with those done, and all."""
-    if not err.is_terminal:
-        yield lambda done, total: None
-        return
-    with _bar(what) as bar:
-        yield lambda done, total: bar.show(done, total=total, what=f"{what}: {done / 1e6:.1f} of {total / 1e6:.1f} MB")
+    with bar(what) as shown:
+        yield lambda done, total: shown.show(
+            done, total=total, what=f"{what}: {done / 1e6:.1f} of {total / 1e6:.1f} MB"
+        )

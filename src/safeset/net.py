@@ -127,8 +127,8 @@ class CertifiedNet(nn.Module):
         """Proved Lipschitz constants: ``.pairs``, ``.head``, ``.layers``.
 
         Args:
-            convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (cheap for any size), ``"auto"`` (exact where it
-                is affordable), or None: as proved before, else ``"auto"``.
+            convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (by a torus alone: mostly cheaper, and looser),
+                ``"auto"`` (exact where it is affordable), or None: as proved before, else ``"auto"``.
         """
         bounds = self._certified().proof(convolutions).bounds  # whose tensors stay with the proof
         head = HeadConstants(bounds.head.rows.clone(), bounds.head.scale)

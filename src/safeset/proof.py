@@ -4,7 +4,8 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from safeset.constants import HeadConstants, up
 from safeset.errors import RoundingWarning, expected, nearest
-from safeset.freezing import Branch, Step, Steps
+from safeset.freezing import Branch, Step, Steps, leaves
 from safeset.inputs import check_subnormals
 from safeset.lipschitz.rounding import Affine, Rounding
 from safeset.lipschitz.rules import CONVOLUTIONS, rule_of
@@ -22,6 +23,7 @@ from safeset.radii import ClassError
 from safeset.threads import one_thread
 
 LITTLE_WORK = 2e10  # floating-point operations of a layer's proof that one thread does alone: less than a second
+LONG = 1e11  # floating-point operations of a proof that takes seconds: it shows a bar
 LARGEST = 2.0**1000  # far below overflow: partial sums stay under it, or nothing is certified
 
 
@@ -124,8 +126,10 @@ def prove(
         remedy = nearest(convolutions, CONVOLUTIONS)
         raise expected(f"`convolutions` to be one of {', '.join(CONVOLUTIONS)}", repr(convolutions), remedy)
     check_subnormals(torch.device("cpu"))
-    chain = _Chain(network, convolutions, witnesses or {})
-    with torch.no_grad():
+    witnesses = witnesses or {}
+    work = {step.name: _work(network, step, witnesses) for step in leaves(steps)}
+    with torch.no_grad(), _shown(work) as show:
+        chain = _Chain(network, convolutions, witnesses, work, show)
         *body, last = steps
         scale, rounding = chain.through(tuple(body), Rounding.start())
         assert isinstance(last, Step)
@@ -137,6 +141,32 @@ def prove(
     return Proof(Bounds(constants, tuple(chain.lines)), offsets, slopes, peak, chain.found)
 
 
+def _work(network: nn.Module, step: Step, witnesses: Mapping[str, Witness]) -> float:
+    """Floating-point operations of a layer's proof, about."""
+    layer = network.get_submodule(step.name)
+    return rule_of(layer, step.name).work(layer, step.shape, witnesses.get(step.name))
+
+
+@contextmanager
+def _shown(work: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
+    """Of a proof that takes long, a bar on a terminal or in a notebook: to be told which layer comes next."""
+    total = sum(work.values())
+    if total <= LONG:
+        yield lambda name: None
+        return
+    from safeset import console  # rich is imported only where something may be shown
+
+    names = list(work)
+    with console.bar("proving the network's bounds", total=1000) as bar:
+
+        def show(name: str) -> None:
+            place = names.index(name)
+            share = sum(work[each] for each in names[:place]) / total if total < math.inf else place / len(names)
+            bar.show(int(1000 * share), what=f"proving layer {place + 1} of {len(names)} ({name})")
+
+        yield show
+
+
 class _Chain:
     """Layers proved one after another.
 
@@ -145,8 +175,16 @@ class _Chain:
         found: with what each was proved.
     """
 
-    def __init__(self, network: nn.Module, convolutions: str, witnesses: Mapping[str, Witness]) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        convolutions: str,
+        witnesses: Mapping[str, Witness],
+        work: Mapping[str, float],
+        show: Callable[[str], None],
+    ) -> None:
         self.network, self.convolutions, self.witnesses = network, convolutions, witnesses
+        self.work, self.show = work, show
         self.lines: list[LayerBound] = []
         self.found: dict[str, Witness] = {}
 
@@ -166,8 +204,9 @@ class _Chain:
         """The bound of a layer, and the rounding after it."""
         layer = self.network.get_submodule(step.name)
         rule, witness = rule_of(layer, step.name), self.witnesses.get(step.name)
+        self.show(step.name)
         started = time.perf_counter()
-        with one_thread(rule.work(layer, step.shape, witness) <= LITTLE_WORK):
+        with one_thread(self.work[step.name] <= LITTLE_WORK):
             bound, method, found = rule.prove(layer, step.shape, self.convolutions, witness)
             seconds = time.perf_counter() - started
             self.lines.append(LayerBound(step.name, type(layer).__name__, float(bound), method, seconds))

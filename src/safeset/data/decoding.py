@@ -128,7 +128,7 @@ def size_of(file: Path) -> tuple[int, int]:
 @contextmanager
 def opened(source: Path | BinaryIO) -> Iterator["ImageFile"]:
     """An image file; whatever a broken one makes its decoder raise is a ValueError with the reason."""
-    from PIL import Image, TiffImagePlugin, WebPImagePlugin  # noqa: F401  (else Pillow imports all that it has)
+    from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401  (else it imports all)
 
     try:
         Image.preinit()
@@ -136,6 +136,8 @@ def opened(source: Path | BinaryIO) -> Iterator["ImageFile"]:
             yield image
     except ValueError:
         raise
+    except UnidentifiedImageError:
+        raise ValueError("not an image, or a broken one") from None
     except Exception as error:  # decoders raise what they like
         reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
         reason = re.sub(r" <[^>]* at 0x[0-9a-f]+>", "", reason)  # of a stream in memory

@@ -12,11 +12,13 @@ from safeset.lipschitz.torus import Torus, Waves
 from safeset.lipschitz.upward import Up
 from safeset.lipschitz.witness import Witness, claimed
 
-AFFORDABLE = {"cpu": 5e11, "cuda": 1e15}  # floating-point operations for one exact bound: well under a minute
+AFFORDABLE = {"cpu": 1e12, "cuda": 1e15}  # floating-point operations for one exact bound: well under a minute
 LANCZOS_COST = 5e9  # of the search for the shift of a proof in blocks
 VECTORS = 48  # singular vectors that are looked for
 WAVE_PRODUCTS = 3e10  # multiplications for the overlaps of the waves that are set apart
 EXACT = 1e-9
+LITTLE_MORE = 3  # times what a torus costs: an exact bound is worth that
+STEEP = 0.25  # a torus that gives away more of the squared norm is too far off for singular vectors to mend
 
 Proved = tuple[Up, Witness]
 
@@ -52,7 +54,7 @@ def confirmed_bound(convolution: Convolution, wish: str, witness: Witness) -> Up
     blocks = BlockGram.cheapest(scaled)
     if wish not in ("auto", method_of(witness)) or not bool((scaled.kernel != 0).any()):
         return None
-    if wish == "auto" and witness.kind == "blocks" and blocks.cost > _affordable(scaled):
+    if wish == "auto" and witness.kind == "blocks" and blocks.cost > _affordable(Torus.smaller(scaled)):
         return None
 
     def prove(given: Witness) -> Up | None:
@@ -73,18 +75,28 @@ def cost(convolution: Convolution, witness: Witness | None = None) -> float:
     """Floating-point operations of the proof that ``auto`` tries first, about; or of that by a witness."""
     blocks, torus = BlockGram.cheapest(convolution), Torus.smaller(convolution)
     if witness is not None:
-        return blocks.cost if witness.kind == "blocks" else _check_cost(torus)
-    return LANCZOS_COST + blocks.cost if blocks.cost <= _check_cost(torus) else _search_cost(torus)
+        with_vectors = witness.vectors is not None
+        return blocks.cost if witness.kind == "blocks" else _check_cost(torus) if with_vectors else 2 * torus.cost
+    return _search_cost(torus) if _check_cost(torus) < blocks.cost else LANCZOS_COST + blocks.cost
 
 
-def _affordable(convolution: Convolution) -> float:
-    return AFFORDABLE.get(convolution.kernel.device.type, 0.0)
+def _affordable(torus: Torus) -> float:
+    """Floating-point operations that an exact bound may cost; more where that by the torus alone is dear too."""
+    return max(AFFORDABLE.get(torus.convolution.kernel.device.type, 0.0), LITTLE_MORE * torus.cost)
 
 
 def _check_cost(torus: Torus) -> float:
-    """With singular vectors that are known: products with the operator, which are slow in float64."""
+    """With singular vectors that are known: products with the operator, slow in float64; ∞ where they cannot help."""
+    if _steepness(torus) > STEEP:
+        return math.inf
     kernel, pixels = torus.convolution.kernel, math.prod(torus.convolution.outputs[1:])
     return 2e9 + torus.cost + VECTORS / 2 * 20.0 * kernel.numel() * pixels
+
+
+def _steepness(torus: Torus) -> float:
+    """What the torus gives away of the squared norm, about, twice: much where the kernel is wide for the image."""
+    axes = (torus.convolution.rows, torus.convolution.columns)
+    return sum(((axis.extent - 1) / axis.size) ** 2 for axis in axes)
 
 
 def _search_cost(torus: Torus) -> float:
@@ -95,7 +107,8 @@ def _search_cost(torus: Torus) -> float:
 
 def _searched(scaled: Convolution, wish: str) -> Proved:
     """A bound of ‖A‖², and with what it was proved."""
-    blocks, torus, most = BlockGram.cheapest(scaled), Torus.smaller(scaled), _affordable(scaled)
+    blocks, torus = BlockGram.cheapest(scaled), Torus.smaller(scaled)
+    most = _affordable(torus)
     wanted = wish == "exact" or (wish == "auto" and min(blocks.cost, _search_cost(torus)) <= most)
     if not wanted or _check_cost(torus) < blocks.cost:  # proofs are searched for once, and checked again many times
         squared, witness = _by_torus(torus, VECTORS if wanted else 0)
@@ -107,8 +120,7 @@ def _searched(scaled: Convolution, wish: str) -> Proved:
 
 def _by_torus(torus: Torus, count: int) -> Proved:
     """A bound of ‖A‖² by a torus, and if ``count`` singular vectors suffice, an exact one."""
-    size, axes = math.prod(torus.shape), (torus.convolution.rows, torus.convolution.columns)
-    steep = min(0.5, sum(((axis.extent - 1) / axis.size) ** 2 for axis in axes))  # about what a torus gives away, twice
+    size, steep = math.prod(torus.shape), min(STEEP, _steepness(torus))
     single = Torus(replace(torus.convolution, kernel=torus.convolution.kernel.float()), torus.outputs)
     ritz = top_eigenvectors(
         lambda block: single.gram(block.view(-1, *torus.shape))[1].flatten(1),
