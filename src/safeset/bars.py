@@ -33,10 +33,10 @@ class Bar:
         self._display = Bar._shared
         self._task = self._display.add_task(what, total=total, completed=done)
 
-    def show(self, done: int, *, what: str | None = None, total: int | None = None) -> None:
-        """So much is done; of a bar that is closed nothing is shown."""
+    def show(self, done: int, *, what: str | None = None, total: int | None = None, now: bool = False) -> None:
+        """So much is done, shown ``now`` or soon; of a bar that is closed nothing is shown."""
         if self._task in self._display.task_ids:
-            self._display.update(self._task, completed=done, description=what, total=total)
+            self._display.update(self._task, completed=done, description=what, total=total, refresh=now)
 
     def close(self) -> None:
         """Take the bar away; doing so twice does no harm."""

@@ -127,7 +127,7 @@ def bar(what: str = "", *, total: int | None = None, done: int = 0) -> "Bar | No
 class NoBar:
     """What stands for a bar where none is drawn."""
 
-    def show(self, done: int, *, what: str | None = None, total: int | None = None) -> None:
+    def show(self, done: int, *, what: str | None = None, total: int | None = None, now: bool = False) -> None:
         """Nothing."""
 
     def close(self) -> None:

@@ -162,7 +162,7 @@ def _shown(work: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
         def show(name: str) -> None:
             place = names.index(name)
             share = sum(work[each] for each in names[:place]) / total if total < math.inf else place / len(names)
-            bar.show(int(1000 * share), what=f"proving layer {place + 1} of {len(names)} ({name})")
+            bar.show(int(1000 * share), what=f"proving layer {place + 1} of {len(names)} ({name})", now=True)
 
         yield show
 
