@@ -124,6 +124,29 @@ def test_data_in_other_units_is_not_evaluated(work, run, data, message):
     assert sorted((work / run).iterdir()) == before
 
 
+def test_pixels_are_no_raw_numbers_but_dark_images_and_small_rows_are(work, tmp_path):
+    told, _ = safeset("certify", "raw", "one.npz", "--json", cwd=work, code=1)
+    assert json.loads(told)["problem"].startswith(
+        "Expected numbers as in training, which were in 0..255, but got numbers from 0 to 1 in x of one.npz. They look"
+    )
+    seen = Run(work / "raw").read_recipe().task.range
+    for name, x in (
+        ("dark", np.random.default_rng(0).integers(0, 2, (3, 1, 8, 8)).astype(np.float32)),
+        ("black", np.zeros((3, 1, 8, 8))),
+        ("grey", np.random.default_rng(0).uniform(0, 20, (3, 1, 8, 8))),
+    ):
+        np.savez(tmp_path / f"{name}.npz", x=x)
+        points = read_points([str(tmp_path / f"{name}.npz")], input_shape=(1, 8, 8), units="raw", seen=seen, stdin=None)
+        assert all(not point.problem for point in points), name
+    np.savez(tmp_path / "rows.npz", x=np.full((3, 64), 0.5))
+    (point, *_) = read_points([str(tmp_path / "rows.npz")], input_shape=(64,), units="raw", seen=seen, stdin=None)
+    assert not point.problem
+    units, sixteen = "the units of x (from 0 to 16)", (0.0, 16.0)
+    check_fits(npz(save(tmp_path / "x.npz", 16), units="raw"), units, sixteen, columns=True)
+    with pytest.raises(ArgumentError, match="numbers from 0 to 1 only"):  # a sixteenth is more than a twentieth
+        check_fits(npz(save(tmp_path / "x.npz", 1), units="raw"), units, sixteen, columns=True)
+
+
 def test_data_in_the_same_units_is_evaluated(work):
     save(work / "as-bytes.npz", 255, dtype=np.uint8)
     for run, data in (("run", "as-bytes.npz"), ("raw", "as-bytes.npz"), ("raw", "bytes.npz"), ("table", "rows.npz")):
