@@ -142,7 +142,7 @@ def test_folders_of_photos_as_people_have_them(tmp_path, monkeypatch):
     (train_only / "cow").rmdir()
     (train_only / "dog" / "bad.png").write_bytes(b"no image")
     for _ in range(2):  # decoded, and from the cache
-        with pytest.warns(DataWarning, match=r"1 files were left out: .*bad.png"):
+        with pytest.warns(DataWarning, match=r"1 file left out: .*bad.png"):
             data = load_data(train_only, skip_bad=True)
         assert data.input_shape == (3, 8, 8)
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from safeset.errors import expected, nearest, repeated
+from safeset.errors import counted, expected, nearest, repeated
 
 UNNAMED = ("", "Unnamed: 0")  # an index column, as it is and as pandas reads it
 MOST_TEXTS = 1000  # of a column that is to be encoded
@@ -148,7 +148,7 @@ def numbers_of(
     numbers, labels, bad = [], [], {}
     for line, row in rows:
         if len(row) != len(header):
-            bad[line] = f"line {line} has {len(row)} columns instead of {len(header)}"
+            bad[line] = f"line {line} has {counted(len(row), 'column')} instead of {len(header)}"
             continue
         cells = dict(zip(header, row, strict=True))
         values = {name: number_in(cells[name]) for name in plain}

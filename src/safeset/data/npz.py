@@ -12,7 +12,7 @@ from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Split
 from safeset.data.decoding import BACKGROUND, colour
 from safeset.data.labels import as_labels, label_array
 from safeset.data.units import AS_PIXELS, RAW, image_units, own_units
-from safeset.errors import expected, nearest
+from safeset.errors import counted, expected, nearest
 
 NAMES = {  # what the arrays are called elsewhere, the best name first
     "x": ("x_train", "train_images", "images"),
@@ -115,7 +115,10 @@ def _channels_last(shape: tuple[int, ...]) -> bool:
 
 def _split(x: np.ndarray, y: Tensor, what: str, meaning: str) -> Split:
     if len(x) != len(y) or not len(y):
-        raise expected(f"a label for each point of {what}, and at least one", f"{len(x)} points, {len(y)} labels")
+        raise expected(
+            f"a label for each point of {what}, and at least one",
+            f"{counted(len(x), 'point')}, {counted(len(y), 'label')}",
+        )
     if x.dtype == np.uint8 and meaning == PIXELS:
         return Split(torch.from_numpy(np.ascontiguousarray(x)), y)
     with np.errstate(over="ignore"):

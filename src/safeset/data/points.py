@@ -16,8 +16,9 @@ from safeset.data.columns import OneHot, encoded, numbers_of, read_table, scaled
 from safeset.data.dataset import PIXELS
 from safeset.data.decoding import BACKGROUND, SUFFIXES, read_image
 from safeset.data.npz import NAMES, channels_first, is_exact
-from safeset.data.units import AS_PIXELS, are_pixels, far_outside
+from safeset.data.units import AS_PIXELS, are_pixels
 from safeset.errors import ArgumentError, DataWarning, expected, first_few
+from safeset.inputs import far_outside
 
 IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*", b"P5", b"P6")
 
@@ -141,7 +142,7 @@ def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
             found = read_image(source, (height, width), channels=channels, background=form.background)
     except (ValueError, OSError) as error:
         return Point(name, None, _reason(error))
-    x = torch.from_numpy(found.pixels).double() / 255
+    x = torch.from_numpy(found.numbers)
     return Point(name, x, resized_from=found.resized_from, composited=found.transparent)
 
 
