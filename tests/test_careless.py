@@ -109,8 +109,11 @@ def test_images_are_refused_where_the_net_knows_other_units(tmp_path):
     ("content", "message"),
     [
         ("a,y\n1,k\xe4\n2,k\xf6\n".encode("latin-1"), "text in UTF-8"),
-        (b"a;y\n1;k\n2;l\n", "columns between commas, but got ';'"),
-        (b"a\ty\n1\tk\n", "columns between commas"),
+        (b"a;y\n1;k;3\n2;l\n", "as many columns in every row of .*t.csv as in its header, but got ';' in 'a;y'"),
+        (
+            b"a;y\n1,5;k\n2,5;l\n",
+            "decimal points in .*t.csv, but got a decimal comma, '1,5' for 'a'. Write numbers with",
+        ),
         (b"a,y\n1e308,k\n-1e308,l\n0,k\n", "too large"),
         (b"y,a\nk,1\nl,2\n", "--label names the column"),
     ],
@@ -139,7 +142,7 @@ def test_folders_of_photos_as_people_have_them(tmp_path, monkeypatch):
     (train_only / "cow").rmdir()
     (train_only / "dog" / "bad.png").write_bytes(b"no image")
     for _ in range(2):  # decoded, and from the cache
-        with pytest.warns(DataWarning, match=r"1 files were left out: .*bad.png"):
+        with pytest.warns(DataWarning, match=r"1 file left out: .*bad.png"):
             data = load_data(train_only, skip_bad=True)
         assert data.input_shape == (3, 8, 8)
 

@@ -286,13 +286,13 @@ def test_the_table_prints_the_promise_of_the_very_answer(work):
 def test_certify_says_what_became_of_an_image(work):
     Image.new("RGBA", (20, 10), (200, 0, 0, 128)).save(work / "wide.png")
     output, _ = safeset("certify", "run", "wide.png", "0.png", cwd=work)
-    assert "wide.png (resized from 20 × 10)" in output
+    assert "wide.png (resized from 20 × 10 pixels, width × height)" in output
     assert "0.png (resized" not in output
     record, own = map(json.loads, safeset("certify", "run", "wide.png", "0.png", "--json", cwd=work)[0].splitlines())
-    assert (record["resized_from"], record["composited"]) == ([10, 20], True)
+    assert (record["resized_from"], record["composited"]) == ({"width": 20, "height": 10}, True)
     assert (own["resized_from"], own["composited"]) == (None, False)
     text, _ = safeset("certify", "run", "wide.png", "0.png", "--csv", cwd=work)
-    assert [row["resized_from"] for row in csv.DictReader(io.StringIO(text))] == ["10|20", ""]
+    assert [row["resized_from"] for row in csv.DictReader(io.StringIO(text))] == ["20 × 10 pixels, width × height", ""]
 
 
 def test_certify_says_on_a_terminal_what_takes_so_long(work):

@@ -279,7 +279,7 @@ def test_mistakes_in_csv_files_are_named(tmp_path, text, arguments, message):
 def test_bad_rows_can_be_left_out(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text(CSV.replace("\n3,30", "\n3,wide"))
-    with pytest.warns(DataWarning, match="rows of .* were left out"):
+    with pytest.warns(DataWarning, match="rows? of .* left out"):
         data = table(path, skip_bad=True)
     assert len(data.train) + len(data.test) == 19
 

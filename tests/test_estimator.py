@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from safeset import Certificate, RelaxedTopK, SafesetClassifier, Standard
+from safeset import Certificate, RelaxedTopK, SafesetClassifier, Standard, UnitsWarning
 
 QUICK = {"epochs": 8, "batch": 16, "random_state": 0}
 
@@ -47,6 +47,27 @@ def test_labels_logits_and_probabilities_agree(fitted, iris):
     assert (fitted.predict(table) == fitted.classes_[logits.argmax(axis=1)]).all()
     assert (fitted.predict_proba(table).argmax(axis=1) == logits.argmax(axis=1)).all()
     assert fitted.predict_proba(table).sum(axis=1) == pytest.approx(1)
+
+
+def test_rows_far_outside_the_ranges_of_training_are_warned_of(fitted, iris):
+    table, _ = iris
+    fitted.certify(table + np.ptp(table, axis=0) / 2)  # outliers are no mistake
+    for strange, count in ((table[:2] * 10, 2), (table[:5] + np.array([0, 0, 0, 1000]), 5)):
+        for method in (fitted.certify, fitted.predict_set):
+            with pytest.warns(
+                UnitsWarning, match=f"{count} of {count} points lie far outside.*units of training"
+            ) as told:
+                method(strange)
+            assert told[0].filename == __file__
+
+
+def test_a_pipeline_gives_its_sets_in_two_steps(iris):
+    table, labels = iris
+    pipe = make_pipeline(StandardScaler(), SafesetClassifier(**QUICK)).fit(table, labels)
+    assert not hasattr(pipe, "predict_set")
+    best, sets = pipe[-1].predict_set(pipe[:-1].transform(table))
+    assert (best == pipe.predict(table)).all()
+    assert sets.shape == (150, 3)
 
 
 def test_sets_are_those_of_the_certificate(fitted, iris):

@@ -1,5 +1,7 @@
 """Held-out points: what each epoch is estimated on, the best and the last weights, early stopping, interrupted runs."""
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -159,8 +161,10 @@ def test_seeds_at_once_have_the_best_of_single_runs(tmp_path):
     for seed in (0, 1):
         with pytest.warns(TrainingWarning, match=r"has not ended \(epoch 2 of 3\)"):
             load(tmp_path / "again" / f"seed{seed}")
-    with pytest.warns(TrainingWarning, match=f"goes on with: safeset train --resume --out {tmp_path / 'again'}$"):
+    with pytest.warns(TrainingWarning, match=r'goes on with: safeset\.train\("') as told:
         load(tmp_path / "again" / "seed0")
+    assert str(told[0].message).endswith(f'recipe.toml", out="{tmp_path / "again"}", resume=True)')
+    assert told[0].filename == __file__
     (tmp_path / "again" / "seed0" / "evaluation.json").write_text("{}")  # as `safeset evaluate` writes it
     assert not Run(tmp_path / "again" / "seed0").done
     train({**recipe, "seeds": 2}, out=tmp_path / "again", resume=True)
@@ -219,7 +223,14 @@ def test_an_interrupted_run_is_used_as_it_is(begun, tmp_path, killed):
     for command in (["evaluate", "run"], ["certify", "run", "points.npz"], ["audit", "run", "--budget", "0.1"]):
         _, errors = safeset(*command, cwd=tmp_path)
         assert "has not ended (epoch 2 of 8)" in errors
+        assert "safeset train --resume --out run" in errors
+    text, _ = safeset("certify", "run", "points.npz", "--csv", cwd=tmp_path)
+    assert {row["unfinished"] for row in csv.DictReader(io.StringIO(text))} == {"epoch 2 of 8"}
+    text, _ = safeset("suggest", "run", "--json", cwd=tmp_path)
+    assert json.loads(text)["unfinished"] == "epoch 2 of 8"
     assert json.loads(run.evaluation.read_text())["unfinished"] == "epoch 2 of 8"
+    _, errors = safeset("train", "--resume", "--out", "run", "--epsilon", "0.0123", cwd=tmp_path, code=1)
+    assert errors.startswith("error: Expected the recipe of the run to continue: `epsilon`")  # before any banner
     _, errors = safeset("train", "--resume", "--out", "run", cwd=tmp_path)
     assert "Continuing in epoch 2 of 8" in errors
     assert "unfinished" not in json.loads(run.evaluation.read_text())
@@ -247,8 +258,10 @@ def test_a_checkpoint_that_safeset_did_not_write_is_not_loaded(begun, tmp_path):
 def test_a_training_that_ends_at_chance_says_so():
     x, y = torch.rand(300, 2), torch.arange(300) % 3
     recipe = {"epochs": 1, "guarantee": "standard", "epsilon": 0.05, "model": "mlp-2x32", "optimiser": {"rate": 1e-9}}
-    with pytest.warns(TrainingWarning, match=r"about at chance: .* of 60 points.* 0.333 by always.*optimiser.rate"):
+    with pytest.warns(TrainingWarning, match=r"about at chance: .* of 60 points.* 0.333 by always.*optimiser") as told:
         train(recipe, data=(x, y))
+    assert "--" not in str(told[0].message)  # flags are for the command line
+    assert told[0].filename == __file__
     labels = torch.arange(100) % 2
     assert at_chance(55, labels)
     assert at_chance(60, labels) is None
@@ -260,6 +273,7 @@ def test_a_command_that_ends_at_chance_ends_well(tmp_path):
     np.savez(tmp_path / "noise.npz", x=np.random.default_rng(0).random((200, 2)), y=np.arange(200) % 2)
     _, errors = safeset("train", "--data", "noise.npz", "--epochs", "1", "--out", "run", cwd=tmp_path)
     assert "about at chance" in errors
+    assert "Try --set optimiser.rate=1e-4, a smaller --epsilon" in errors
 
 
 def test_digits_are_learnt_as_ever():

@@ -66,7 +66,6 @@ GOOD = {
     "animated PNG, the first": (saved(plain("RGB", (255, 0, 0)), "PNG", **FRAMES), (255, 0, 0)),
     "pages of a TIFF, the first": (saved(plain("RGB", (255, 0, 0)), "TIFF", **FRAMES), (255, 0, 0)),
     "16 bits, grey PNG": (png(8, 8, 16, 0, SIXTEEN), (0x43, 0x43, 0x43)),
-    "16 bits, colour PNG": (png(8, 8, 16, 2, (b"\0" + struct.pack(">3H", 0x4321, 0x8765, 0) * 8) * 8), (0x43, 0x87, 0)),
     "16 bits, grey TIFF": (saved(Image.fromarray(np.full((8, 8), 0x4321, np.uint16)), "TIFF"), (0x43, 0x43, 0x43)),
     "16 bits, PGM": (b"P5 8 8 65535\n" + struct.pack(">H", 0x4321) * 64, (0x43, 0x43, 0x43)),
     "1 bit": (saved(plain("1", 1), "PNG"), (255, 255, 255)),
@@ -109,7 +108,13 @@ def test_another_aspect_is_stretched(tmp_path):
 
 
 JPEG = saved(plain("RGB", (255, 0, 0), (64, 64)), "JPEG")
+CUT = "colours of 16 bits, of which only 8 can be read: save it with 8 bits, or in grey"
 BAD = {
+    "16 bits, colour": (png(8, 8, 16, 2, (b"\0" + struct.pack(">3H", 0x4321, 0x8765, 0) * 8) * 8), CUT),
+    "16 bits, colour and alpha": (png(8, 8, 16, 6, (b"\0" + struct.pack(">4H", 1, 2, 3, 4) * 8) * 8), CUT),
+    "16 bits, grey and alpha": (png(8, 8, 16, 4, (b"\0" + struct.pack(">2H", 1, 2) * 8) * 8), CUT),
+    "16 bits, PPM": (b"P6 8 8 65535\n" + bytes(384), CUT),
+    "10 bits, PGM": (b"P5 8 8 1000\n" + bytes(128), "grey levels up to 1000: save it with 8 bits, or with levels up"),
     "bomb": (png(60_000, 60_000, 8, 0, b"\0" * 100), "60000 x 60000|60000 × 60000|pixels"),
     "smaller bomb": (png(9_000, 9_000, 8, 0, b"\0" * 100), "9000 × 9000 pixels, more than"),
     "bomb of text": (png(8, 8, 8, 0, b"\0" * 72, (b"zTXt", b"x\0\0" + zlib.compress(b"y" * 2**26))), "too large"),

@@ -12,6 +12,7 @@ from safetensors.torch import save
 
 from safeset import ArgumentError, DataWarning
 from safeset.data import images
+from safeset.data.dataset import PIXELS
 from safeset.data.decoding import read_image
 from safeset.data.images import BadFilesError, cache_folder, eurosat, folder
 from safeset.data.tiny_imagenet import tiny_imagenet
@@ -157,9 +158,9 @@ def test_bad_files_are_named_and_stop_unless_told_otherwise(tmp_path, kind):
     }
     root = photos(tmp_path / "pets")
     (root / "cat" / "bad.png").write_bytes(content[kind])
-    with pytest.raises(BadFilesError, match=r"1 bad files: .*cat/bad\.png: .*--skip-bad"):
+    with pytest.raises(BadFilesError, match=r"1 bad file: .*cat/bad\.png: .*--skip-bad"):
         folder(root)
-    with pytest.warns(DataWarning, match="1 files were left out"):
+    with pytest.warns(DataWarning, match="1 file left out"):
         data = folder(root, skip_bad=True)
     assert len(data.train) + len(data.test) == 20
 
@@ -182,9 +183,31 @@ def test_other_kinds_of_images_become_rgb(tmp_path, mode, colour, expected):
     assert image[:, 2, 1].tolist() == expected
 
 
-def test_sixteen_bits_keep_their_upper_eight(tmp_path):
-    Image.fromarray(np.full((4, 4), 0x4321, dtype=np.uint16)).save(tmp_path / "a.png")
-    assert read_image(tmp_path / "a.png", None).pixels[:, 0, 0].tolist() == [0x43] * 3
+def test_sixteen_bits_of_grey_are_all_kept(tmp_path):
+    levels = np.random.default_rng(0).integers(0, 2**16, (4, 4), dtype=np.uint16)
+    for suffix in ("png", "tif"):
+        Image.fromarray(levels).save(tmp_path / f"a.{suffix}")
+        for channels in (1, 3):
+            found = read_image(tmp_path / f"a.{suffix}", None, channels=channels).numbers
+            assert (found == levels.astype(np.float64) / 65535).all()
+    half = read_image(tmp_path / "a.png", 2, channels=1)
+    means = levels.reshape(2, 2, 2, 2).mean(axis=(1, 3)) / 65535
+    assert np.abs(half.numbers - means).max() < 1e-6
+    assert half.resized_from == (4, 4)
+
+
+def test_a_folder_with_sixteen_bits_is_trained_on_with_all_of_them(tmp_path):
+    path = photos(tmp_path / "pets")
+    eight = folder(path)
+    name = next(iter(path.iterdir())).name
+    Image.fromarray(np.full((8, 8), 0x4321, dtype=np.uint16)).save(path / name / "fine.png")
+    for _ in range(2):  # decoded, and from the cache
+        data = folder(path)
+        points = dict(zip(sum(data.names, ()), torch.cat([data.train.exact, data.test.exact]), strict=True))
+        assert data.units == PIXELS
+        assert (points.pop(f"{name}/fine.png") == 0x4321 / 65535).all()
+        before = dict(zip(sum(eight.names, ()), torch.cat([eight.train.exact, eight.test.exact]), strict=True))
+        assert all(torch.equal(points[one], before[one]) for one in before)
 
 
 def test_photos_are_turned_upright(tmp_path):

@@ -129,7 +129,7 @@ import safeset, safeset.proof
 safeset.proof.LONG = 1e6  # a network whose proof takes long would make a long test
 network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 64), nn.Linear(64, 4))
 net = safeset.CertifiedNet(network, input_shape=(3, 8, 8), guarantee="rt2", epsilon=0.1)
-print(net.certify(torch.zeros(1, 3, 8, 8)).certified.tolist())
+print(len(net.certify(torch.zeros(1, 3, 8, 8))))
 """
 
 
@@ -147,4 +147,4 @@ def test_a_long_proof_shows_a_bar_in_python_too():
     os.close(terminal)
     assert "proving layer 1 of 5 (0)" in shown.decode()
     assert "proving layer 4 of 5 (3)" in shown.decode()
-    assert output == "[False]\n"
+    assert output == "1\n"

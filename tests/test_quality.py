@@ -43,12 +43,12 @@ def test_oddities_are_counted_with_the_first_examples(tmp_path):
     (root / "test" / "cat" / "leak.png").write_bytes((root / "train" / "cat" / "1.png").read_bytes())
     noise(root / "train" / "yak" / "only.png", 99_999)
     assert find_oddities(folder(root)) == [
-        "1 of 22 images are all of one colour: train/cat/blank.png.",
-        "1 of 15 training images are copies of others, 1 of them with another label: "
+        "1 of 22 images is all of one colour: train/cat/blank.png.",
+        "1 of 15 training images is a copy of another, 1 of them with another label: "
         "train/dog/copy.png = train/cat/0.png.",
-        "1 of 7 test images are in the training data too, so that the test is too easy: "
+        "1 of 7 test images is in the training data too, so that the test is too easy: "
         "test/cat/leak.png = train/cat/1.png.",
-        "1 of 3 classes have a single image, which cannot be trained on and tested too: yak.",
+        "1 of 3 classes has a single image, which cannot be trained on and tested too: yak.",
     ]
 
 
@@ -63,9 +63,9 @@ def test_rows_that_come_twice_are_counted():
     x, y = torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]]), torch.tensor([0, 1, 0])
     data = Dataset("rows", Split(x, y), Split(x[:1], y[:1]), ("a", "b"), "cm")
     copies, leaked, single = find_oddities(data)
-    assert copies.startswith("1 of 3 training points are copies of others: training point 2 = training point 0")
-    assert leaked.startswith("1 of 1 test points are in the training data too")
-    assert single.startswith("1 of 2 classes have a single point")
+    assert copies.startswith("1 of 3 training points is a copy of another: training point 2 = training point 0")
+    assert leaked.startswith("1 of 1 test points is in the training data too")
+    assert single.startswith("1 of 2 classes has a single point")
 
 
 def test_images_that_are_enlarged_many_times_are_told(tmp_path):
@@ -82,7 +82,7 @@ def test_images_that_are_enlarged_many_times_are_told(tmp_path):
 def test_a_picture_and_a_training_say_what_is_odd(tmp_path):
     root = photos(tmp_path / "pets")
     Image.new("RGB", (16, 16)).save(root / "train" / "cat" / "blank.png")
-    said = "1 of 19 images are all of one colour: train/cat/blank.png."
+    said = "1 of 19 images is all of one colour: train/cat/blank.png."
     output, errors = safeset("data", "show", "pets", "--out", "p.png", cwd=tmp_path)
     assert errors.count(said) == 1
     assert "13 training points, 6 test points, 2 classes" in output
@@ -97,4 +97,4 @@ def test_a_constant_channel_is_no_constant_image():
     x[0, 1] = 200  # all of one colour, though its channels differ
     x[1, 1, 0, 0] = 1
     data = Dataset("images", Split(x, torch.tensor([0, 1])), Split(x[:0], torch.zeros(0, dtype=torch.int64)), ("a", "b"), PIXELS)  # fmt: skip  # noqa: E501
-    assert find_oddities(data)[0] == "1 of 2 images are all of one colour: training point 0."
+    assert find_oddities(data)[0] == "1 of 2 images is all of one colour: training point 0."

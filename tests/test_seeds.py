@@ -71,6 +71,9 @@ def test_a_run_of_several_seeds_holds_one_for_each_and_can_be_resumed(tmp_path):
     result = json.loads(group.evaluation.read_text())
     each = [json.loads(Run(group.path / f"seed{seed}").evaluation.read_text())["rows"] for seed in (5, 6)]
     assert result["seeds"] == [5, 6]
+    own = {seed: json.loads(Run(group.path / f"seed{seed}").evaluation.read_text()) for seed in (5, 6)}
+    assert result["weights"] == {str(seed): one["weights"] for seed, one in own.items()}
+    assert (result["recipe"]["seed"], result["recipe"]["seeds"], "seed" in result) == (5, 2, False)
     assert result["rows"][0]["vra"] == pytest.approx((each[0][0]["vra"] + each[1][0]["vra"]) / 2)
     record = group.records()[-1]
     assert record["loss"] == pytest.approx(statistics.fmean(one["loss"] for one in record["seeds"].values()))

@@ -13,6 +13,7 @@ from digits_net import digits, trained
 from safeset import CertifiedNet, SafesetError, train
 from safeset.data.dataset import Split
 from safeset.data.embedded import digits as digits_data
+from safeset.drawing.tradeoffs import tradeoffs
 from safeset.evaluation import evaluate
 from safeset.jobs import run_data
 from safeset.runs import Run
@@ -119,6 +120,29 @@ def test_where_nothing_can_be_certified_it_says_so():
     found = Suggestion(certificates, labels, "standard", 0.5, "points", False, "units")
     assert found.grid == [0.5]
     assert "net.diagnose(x)" in found.sentences[1]
+
+
+@pytest.mark.parametrize(("epsilon", "bias"), [(0.0, None), (0.0, 1.0), (0.5, 1.0)])
+def test_an_epsilon_of_0_and_answers_that_nothing_alters(epsilon, bias):
+    net = plain_net()
+    if bias is not None:  # the same logits everywhere
+        with torch.no_grad():
+            net.network[-1].weight.zero_()
+            net.network[-1].bias.copy_(torch.arange(4) * bias)
+    certificates, labels = suggest(net, Split(torch.randn(20, 6), torch.zeros(20, dtype=torch.long)))
+    found = Suggestion(certificates, labels, "standard", epsilon, "points", False, "units")
+    told, record = " ".join(found.sentences), json.loads(json.dumps(found.record(), allow_nan=False))
+    assert "∞" not in told
+    assert "below 0 " not in told
+    assert (record["suggested"]["epsilon"] is None) == (epsilon == 0 and bias is not None)
+    if bias is None:
+        assert 0 < record["suggested"]["epsilon"] == found.start
+        assert "To start from" in told
+    else:
+        assert "certified at every ε for standard, rt2, rt3" in told
+        assert ("at ε = 0.5" in told) == (epsilon == 0.5)
+        assert ("no ε is to be chosen here" in told) == (epsilon == 0)
+    assert tradeoffs(found).startswith(b"\x89PNG")
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -167,6 +167,31 @@ def test_numbers_of_a_table_can_be_taken_as_they_are(tmp_path):
     assert data.range == (150, 209)
 
 
+@pytest.mark.parametrize("mark", [";", "\t", ","])
+def test_columns_may_be_between_semicolons_or_tabs(tmp_path, mark):
+    rows = [
+        ["a", "b, in cm" if mark != "," else "b", "kind"],
+        *([f"{i}.5", str(i % 3), "xy"[i % 2]] for i in range(20)),
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(mark.join(row) for row in rows))
+    data = table(tmp_path / "t.csv", units="raw")
+    assert (list(data.ranges), data.class_names, data.range) == (rows[0][:2], ("x", "y"), (0, 19.5))
+    points = [*read_points([str(tmp_path / "t.csv")], input_shape=(2,), units="raw", ranges=data.ranges, stdin=None)]
+    assert points[1].x.tolist() == [1.5, 1]
+
+
+def test_decimal_commas_are_named_with_the_remedy(tmp_path):
+    (tmp_path / "t.csv").write_text("a;note;kind\n" + "".join(f"{i},5;{i},5;{'xy'[i % 2]}\n" for i in range(20)))
+    with pytest.raises(ArgumentError, match=r"a decimal comma, '0,5' for 'a'\. Write numbers with points"):
+        table(tmp_path / "t.csv", drop=["note"])
+    (tmp_path / "t.csv").write_text("a;note;kind\n" + "".join(f"{i}.5;{i},5;{'xy'[i % 2]}\n" for i in range(20)))
+    data = table(tmp_path / "t.csv", drop=["note"])  # what is left out may hold anything
+    (tmp_path / "n.csv").write_text("a;b\n1,5;2\n1.5;2\n")
+    bad, good = read_points([str(tmp_path / "n.csv")], input_shape=(1,), units="raw", ranges=data.ranges, stdin=None)
+    assert "'1,5' for 'a', with a decimal comma. Write numbers with points" in bad.problem
+    assert good.x is not None
+
+
 # -- arrays -----------------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +205,13 @@ def test_the_arrays_of_keras_are_understood(tmp_path):
     assert torch.equal(data.train.y, torch.arange(30) % 3)
     moved = f"x of {tmp_path / 'k.npz'} has its channels last, (30, 8, 8, 3): they were moved to (30, 3, 8, 8)."
     assert data.notes[0] == moved
+    np.savez(tmp_path / "k.npz", train_images=x, train_labels=y, test_images=x[:6], test_labels=y[:6])
+    other = npz(tmp_path / "k.npz")
+    assert torch.equal(other.train.x, data.train.x)
+    assert (other.test.y.tolist(), len(other.test)) == (data.test.y.tolist(), 6)
+    with pytest.warns(DataWarning, match="channels last"):
+        points = [*read_points([str(tmp_path / "k.npz")], input_shape=(3, 8, 8), units=PIXELS, stdin=None)]
+    assert [point.name.partition(":")[2] for point in points] == [f"test_images[{place}]" for place in range(6)]
 
 
 @pytest.mark.parametrize(

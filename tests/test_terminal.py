@@ -159,9 +159,24 @@ def test_an_interrupted_training_gives_the_terminal_back_and_says_what_to_type(w
     assert Run(work / "new").done
 
 
+@pytest.mark.parametrize("moment", ["TrainingWatch.introduce", "TrainingWatch.begin"])
+def test_a_training_that_is_interrupted_before_its_first_step_says_so(work, moment):
+    before = (
+        "import os, signal\nfrom safeset.console import TrainingWatch\n"
+        f"{moment} = lambda *given: os.kill(os.getpid(), signal.SIGINT)"
+    )
+    typed = ("train", "--data", "photos/", "--model", "mlp-2x32", "--epochs", "1", "--out", "unborn")
+    _, errors = safeset(*typed, cwd=work, before=before, code=130)
+    assert errors.endswith("Interrupted. Nothing is trained or saved yet: to begin, run the same command again.\n")
+    assert not Run(work / "unborn").begun
+    safeset(*typed, cwd=work)
+    shutil.rmtree(work / "unborn")
+
+
 def test_an_interrupted_evaluation_gives_the_terminal_back(work):
     screen, _ = safeset("evaluate", "runs/photos", cwd=work, terminal=80, before=STOP, code=130)
     assert "━" in screen
+    assert "Interrupted." in screen
     assert screen.rfind(HIDE) < screen.rfind(SHOW)
 
 

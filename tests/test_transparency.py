@@ -63,9 +63,9 @@ def test_what_is_transparent_shows_the_background(tmp_path, kind, channels):
     KINDS[kind](tmp_path / "a")
     found = read_image(tmp_path / "a", None, channels=channels)
     assert found.transparent
-    assert found.pixels[:, 0, 0].tolist() == [255] * channels
+    assert found.numbers[:, 0, 0].tolist() == [1] * channels
     grey = read_image(tmp_path / "a", None, channels=channels, background="#808080")
-    assert grey.pixels[:, 0, 0].tolist() == [128] * channels
+    assert grey.numbers[:, 0, 0].tolist() == pytest.approx([128 / 255] * channels)
 
 
 def test_an_alpha_channel_that_hides_nothing_is_no_transparency(tmp_path):

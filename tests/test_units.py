@@ -12,8 +12,9 @@ from safeset.data.dataset import PIXELS, Dataset, Split
 from safeset.data.embedded import digits
 from safeset.data.npz import npz
 from safeset.data.points import read_points
-from safeset.data.units import check_fits, far_outside
+from safeset.data.units import check_fits
 from safeset.files import write_tensors
+from safeset.inputs import far_outside
 from safeset.runs import Run
 
 QUICK = {"epochs": 1, "guarantee": "standard"}
@@ -124,6 +125,39 @@ def test_data_in_other_units_is_not_evaluated(work, run, data, message):
     assert sorted((work / run).iterdir()) == before
 
 
+def test_pixels_are_no_raw_numbers_but_dark_images_and_small_rows_are(work, tmp_path):
+    told, _ = safeset("certify", "raw", "one.npz", "--json", cwd=work, code=1)
+    assert json.loads(told)["problem"].startswith(
+        "Expected numbers as in training, which were in 0..255, but got numbers from 0 to 1 in x of one.npz. They look"
+    )
+    seen = Run(work / "raw").read_recipe().task.range
+    for name, x in (
+        ("dark", np.random.default_rng(0).integers(0, 2, (3, 1, 8, 8)).astype(np.float32)),
+        ("black", np.zeros((3, 1, 8, 8))),
+        ("grey", np.random.default_rng(0).uniform(0, 20, (3, 1, 8, 8))),
+    ):
+        np.savez(tmp_path / f"{name}.npz", x=x)
+        points = read_points([str(tmp_path / f"{name}.npz")], input_shape=(1, 8, 8), units="raw", seen=seen, stdin=None)
+        assert all(not point.problem for point in points), name
+    np.savez(tmp_path / "rows.npz", x=np.full((3, 64), 0.5))
+    (point, *_) = read_points([str(tmp_path / "rows.npz")], input_shape=(64,), units="raw", seen=seen, stdin=None)
+    assert not point.problem
+    units, sixteen = "the units of x (from 0 to 16)", (0.0, 16.0)
+    check_fits(npz(save(tmp_path / "x.npz", 16), units="raw"), units, sixteen, columns=True)
+    with pytest.raises(ArgumentError, match="numbers from 0 to 1 only"):  # a sixteenth is more than a twentieth
+        check_fits(npz(save(tmp_path / "x.npz", 1), units="raw"), units, sixteen, columns=True)
+
+
+def test_the_advice_for_a_run_is_not_to_train_with_safeset(work):
+    net = load(work / "run")
+    x = digits().test.exact[:1]
+    told = str(net.diagnose(x, epsilon=1.0))
+    assert "joint, 1 point." in told
+    assert "Train for this ε or a larger one: the network was trained for less, ε = 0.1411" in told
+    assert "Train longer (more epochs), for a larger ε than 0.1411" in net.diagnose(x[:1] * 0, epsilon=0.1).advice[-1]
+    assert "safeset.train" not in told
+
+
 def test_data_in_the_same_units_is_evaluated(work):
     save(work / "as-bytes.npz", 255, dtype=np.uint8)
     for run, data in (("run", "as-bytes.npz"), ("raw", "as-bytes.npz"), ("raw", "bytes.npz"), ("table", "rows.npz")):
@@ -137,7 +171,7 @@ def test_few_points_far_outside_are_outliers(work):
     y = torch.arange(100) % 2
     x[7, 2] = 30.0
     data = Dataset("rows", Split(x[:80], y[:80]), Split(x[80:], y[80:]), ("a", "b"), "the units of x (from 0 to 30)")
-    with pytest.warns(DataWarning, match="1 of 100 points lie far outside the range of training, 0 to 1"):
+    with pytest.warns(DataWarning, match="1 of 100 points lies far outside the range of training, 0 to 1"):
         check_fits(data, "the units of x (from 0 to 1)", (0.0, 1.0), columns=True)
     check_fits(data, "the units of the inputs", None, columns=True)  # of an older run, which knows no range
     with pytest.raises(ArgumentError, match="data in columns scaled"):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from safeset.errors import counted
 from safeset.promises import shown_epsilon
 from safeset.training.recipe import Recipe
 
@@ -32,7 +33,7 @@ def card(
     seconds = f" in {records[-1]['seconds']:.0f} s" if records else ""
     network = recipe.network or recipe.model
     done = recipe.epochs if trained is None else trained
-    epochs = f"{done} epochs" if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
+    epochs = counted(done or 1, "epoch") if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
     best = f", the best (epoch {epoch}) chosen by {recipe.hold_out:.0%} of the training data" if recipe.hold_out else ""
     rows = [
         f"| {row['method']} | {shown_epsilon(row['epsilon'])} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
@@ -52,7 +53,7 @@ def card(
             f"- Network: {network}, {epochs}{seconds}{best}, seed {recipe.seed}; see `recipe.toml`.",
             f"- Guarantee: {_short(evaluation['guarantee'])}, trained for ε = {shown_epsilon(recipe.epsilon)}.",
             "",
-            f"On {evaluation['points']:,} {evaluation['split']} points, by proved bounds, in float64:",
+            f"On {counted(evaluation['points'], evaluation['split'] + ' point')}, by proved bounds, in float64:",
             "",
             "| method | ε | VRA | rejected | accuracy | top-1 | core | answer "
             "| label in smallest core | core | answer |",

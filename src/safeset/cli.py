@@ -120,6 +120,35 @@ def train(
         "patience": patience,
     }
     given = {key: value for key, value in flags.items() if value is not None} | changes(change or [])
+    try:
+        _train(recipe, given, network, out, resume=resume, minutes=checkpoint_minutes, device=device)
+    except KeyboardInterrupt:
+        raise _Stopped(out) from None
+
+
+class _Stopped(SafesetError):  # noqa: N818  (no mistake)
+    """A training was interrupted where no step could be finished: before the first one, or a second time."""
+
+    exit_code = 130
+
+    def __init__(self, path: Path | None) -> None:
+        if path is not None and (path / "checkpoint.safetensors").exists():
+            kept = f"What was saved last is kept; continue with: safeset train --resume --out {path}"
+        else:
+            kept = "Nothing is trained or saved yet: to begin, run the same command again."
+        super().__init__(f"Interrupted. {kept}")
+
+
+def _train(
+    recipe: str | None,
+    given: dict[str, Any],
+    network: str | None,
+    out: Path | None,
+    *,
+    resume: bool,
+    minutes: float,
+    device: str | None,
+) -> None:
     from safeset.cards import name_for
     from safeset.runs import Run
     from safeset.training.memory import keep_freed_memory
@@ -127,12 +156,12 @@ def train(
     from safeset.training.train import train as run_training
     from safeset.workers import joined
 
-    if network is not None and model is not None:
+    if network is not None and "model" in given:
         raise expected("one of --model and --network", "both")
     factory = own_network(network)
     if resume and recipe is None and out is not None and Run(out).recipe.exists():
         stated = Run(out).read_recipe().changed(given)
-    elif resume and recipe is None and data is None:
+    elif resume and recipe is None and "data.source" not in given:
         raise expected("a run to continue", f"none in {out}" if out else "none named", "Name its directory with --out.")
     else:
         stated = assembled(recipe, given)
@@ -141,7 +170,7 @@ def train(
         remedy = f"Give --network {stated.network or 'MODULE:FACTORY'}: your own code is run only by that flag."
         raise expected("the network to train", "none", remedy)
     keep_freed_memory()
-    watch = console.TrainingWatch()
+    watch = console.TrainingWatch(typed=True)
     with joined(device) as workers:
         try:
             run_training(
@@ -150,9 +179,11 @@ def train(
                 out=path,
                 resume=resume,
                 device=device,
-                checkpoint_minutes=checkpoint_minutes,
+                checkpoint_minutes=minutes,
                 watch=watch,
             )
+        except KeyboardInterrupt:
+            raise _Stopped(path) from None
         finally:
             watch.end()
     if not workers.first:
@@ -353,6 +384,10 @@ def main() -> None:
     try:
         try:
             app()
+        except SystemExit as ended:
+            if ended.code == _Stopped.exit_code:
+                console.err.print("Interrupted.")
+            raise
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where what goes wrong is told

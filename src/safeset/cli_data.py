@@ -7,7 +7,7 @@ import typer
 
 from safeset import console
 from safeset.cli_options import Background, Drop, OneHot, Units, names
-from safeset.errors import expected
+from safeset.errors import counted, expected
 
 data_app = typer.Typer(help="Data sets: list them, look at them, download them.", no_args_is_help=True)
 
@@ -59,7 +59,8 @@ def data_show(
     report(found, oddities=source not in SOURCES)
     rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
     console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
-    console.out.print(f"{len(found.train):,} training points, {len(found.test):,} test points, {found.classes} classes")
+    sizes = f"{counted(len(found.train), 'training point')}, {counted(len(found.test), 'test point')}"
+    console.out.print(f"{sizes}, {found.classes} classes")
     if found.ranges:
         ends = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in found.ranges.items()]
         console.table(f"\nInputs, {found.units}", ["column", "from", "to"], ends)

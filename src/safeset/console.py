@@ -13,6 +13,7 @@ from unicodedata import category
 
 from rich.console import Console
 
+from safeset.errors import Advice
 from safeset.layout import folded, table_lines
 
 if TYPE_CHECKING:
@@ -143,7 +144,8 @@ class NoBar:
 class TrainingWatch:
     """Training on a terminal or in a notebook: a bar with the time left and the metrics; else a line for each epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, typed: bool = False) -> None:
+        self.typed = typed  # whether the one who looks on types commands
         self.bar: Bar | NoBar | None = None
         self.steps, self.epochs, self.done = 1, 1, 0
         self.loss, self.tail, self.line, self.last = "", "", "", 0.0
@@ -208,7 +210,7 @@ class TrainingWatch:
 
     def note(self, text: str) -> None:
         """Print a note."""
-        err.print(text, style="yellow")
+        err.print(_addressed(text) if self.typed else text, style="yellow")
 
     def end(self) -> None:
         """Take the bar away; the metrics of the last epoch stay."""
@@ -248,7 +250,16 @@ def warning(
     if not FIRST:
         return
     own = category.__module__.startswith("safeset")
-    err.print(str(message) if own else f"{category.__name__}: {message}", style="yellow")
+    told = message.args[0] if isinstance(message, Warning) and message.args else message
+    err.print(
+        _addressed(str(message) if not isinstance(told, str) else told) if own else f"{category.__name__}: {message}",
+        style="yellow",
+    )
+
+
+def _addressed(text: str) -> str:
+    """A text as it is said to somebody who types commands."""
+    return text.typed if isinstance(text, Advice) else text
 
 
 def notes(texts: Iterable[str]) -> None:

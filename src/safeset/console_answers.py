@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from safeset.console import err, out, table
+from safeset.errors import counted
 from safeset.promises import shown_epsilon
 
 RATES = {
@@ -21,7 +22,7 @@ RATES = {
 }
 SHORTEST_SETS = 60  # affinity sets that are longer are not written out in a title
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
-COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "problem"]
+COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "unfinished", "problem"]
 
 
 def short(guarantee: str) -> str:
@@ -45,7 +46,8 @@ def evaluation(result: dict[str, Any], units: str) -> None:
     """Print the rows of an evaluation; by class where it has them."""
     rows = result["rows"]
     about = short(result["guarantee"])
-    title = f"{result['data']}, {about}: {result['points']:,} {result['split']} points, proved bounds, ε in {units}"
+    points = counted(result["points"], f"{result['split']} point")
+    title = f"{result['data']}, {about}: {points}, proved bounds, ε in {units}"
     if "seeds" in result:
         title += f", means of {len(result['seeds'])} seeds"
     body = [[row["method"], shown_epsilon(row["epsilon"]), *rates(row)] for row in rows]
@@ -92,13 +94,21 @@ def _told(record: dict[str, Any]) -> list[str]:
         return [record["name"], "not read", "", ""]
     name = record["name"]
     if record["resized_from"]:
-        height, width = record["resized_from"]
-        name += f" (resized from {width} × {height})"
+        name += f" (resized from {_size(record['resized_from'])})"
     if record["composited"]:
         name += " (transparent, put on a background)"
     if record["certified"]:
         return [name, f"{{{_names(record['core'])}}}", _names(record["optional"]) or "–", record["promise"]]
     return [name, "⊥ no certificate", "–", record["promise"].removeprefix("no certificate: ")]
+
+
+def _size(found: Mapping[str, int]) -> str:
+    """A size in words.
+
+    >>> _size({"width": 640, "height": 480})
+    '640 × 480 pixels, width × height'
+    """
+    return f"{found['width']} × {found['height']} pixels, width × height"
 
 
 def row(cells: Sequence[Any]) -> str:
@@ -117,6 +127,8 @@ def cells(record: dict[str, Any]) -> list[Any]:
 
     def cell(name: str) -> Any:
         value = record.get(name, "")
+        if isinstance(value, dict):
+            return _size(value)
         if isinstance(value, list):
             return "|".join(map(str, value))
         if value is None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from safeset.certificates import Certificate
-from safeset.errors import expected
+from safeset.errors import counted, expected
 from safeset.guarantees import RelaxedTopK
 from safeset.layers import ChannelAffine
 from safeset.promises import shown, shown_epsilon
@@ -31,6 +31,7 @@ class Diagnosis:
         lipschitz: largest proved bound of the Lipschitz constant of a difference of two logits.
         layers: the proved bound of each layer; their product, with the head's differences, is ``lipschitz``.
         relaxed: a weaker guarantee, and how many points it certifies at ``epsilon``.
+        trained_for: the ε that safeset trained it for, if it did.
     """
 
     points: int
@@ -43,6 +44,7 @@ class Diagnosis:
     lipschitz: float
     layers: tuple[LayerBound, ...]
     relaxed: tuple[str, int]
+    trained_for: float | None = None
 
     @property
     def costliest(self) -> LayerBound:
@@ -76,14 +78,26 @@ class Diagnosis:
                 f"Fold batch norm into the layer before it ({', '.join(map(repr, fold))}; torch.nn.utils.fusion): the "
                 "bound of both together is never larger than the product of two bounds, and often much smaller."
             )
+        if self.trained_for is not None:
+            yield self._for_trained(self.trained_for)
+            return
         yield (
             "Train with the Lipschitz bound in the loss, at this ε: safeset.train does, and net.estimate with "
             "net.instrument does in a loop of your own. Without it few networks certify anything, however accurate."
         )
 
+    def _for_trained(self, own: float) -> str:
+        """What helps a network that has learnt with the Lipschitz bound in its loss already."""
+        if self.epsilon > own:
+            return f"Train for this ε or a larger one: the network was trained for less, ε = {shown_epsilon(own)}."
+        return (
+            f"Train longer (more epochs), for a larger ε than {shown_epsilon(own)}, which the network was trained for, "
+            "or for a larger K; and see what each ε and K costs: safeset suggest RUN. Otherwise ask for a smaller ε."
+        )
+
     def __str__(self) -> str:
         some = "Nothing is" if not self.certified else f"{_share(self.certified, self.points)} of the points are"
-        about, layer = f"{self.guarantee}, {self.method}, {self.points:,} points", self.costliest
+        about, layer = f"{self.guarantee}, {self.method}, {counted(self.points, 'point')}", self.costliest
         kind = f"{layer.type}, once batch norm or normalisation" if layer.type == NORM else layer.type
         part = f", {100 * self.share:.0f} % of the bound (in logarithms)" if self.share else ""
         facts = {
@@ -100,7 +114,9 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def diagnosis(found: Certificate, gap: float, bounds: Bounds, relaxed: Certificate) -> Diagnosis:
+def diagnosis(
+    found: Certificate, gap: float, bounds: Bounds, relaxed: Certificate, trained_for: float | None = None
+) -> Diagnosis:
     """The diagnosis of certified points from what was proved of them."""
     if not len(found):
         raise expected("at least one point", "none")
@@ -116,6 +132,7 @@ def diagnosis(found: Certificate, gap: float, bounds: Bounds, relaxed: Certifica
         lipschitz=float(bounds.pairs.amax()),
         layers=bounds.layers,
         relaxed=(str(relaxed.guarantee), int(relaxed.certified.sum())),
+        trained_for=trained_for,
     )
 
 

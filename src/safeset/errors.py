@@ -1,9 +1,11 @@
 """The errors of safeset: one small hierarchy, every message says what was expected, what came, and what to do."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+BETWEEN = ("safeset", "torch", "sklearn", "contextlib")  # a warning and the code that it is about
 LONGEST = 1000  # characters of a message's part
 
 
@@ -21,6 +23,18 @@ class UnsupportedLayerError(ArgumentError):
 
 class DataNotFoundError(SafesetError):
     """Data that is not there: the message says where to put it."""
+
+
+class Advice(str):
+    """What is said to somebody who uses Python; ``typed`` says the same to somebody who types commands."""
+
+    typed: str
+
+    def __new__(cls, text: str, typed: str) -> "Advice":
+        """Both texts."""
+        found = super().__new__(cls, text)
+        found.typed = typed
+        return found
 
 
 class TrainingWarning(UserWarning):
@@ -71,6 +85,32 @@ def first_few(items: Sequence[str]) -> str:
     'a; b; c; d; e; and 2 more'
     """
     return "; ".join(items[:5]) + (f"; and {len(items) - 5} more" if len(items) > 5 else "")
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """A number of things in words.
+
+    >>> counted(1, "point"), counted(2000, "point"), counted(0, "class", "classes")
+    ('1 point', '2,000 points', '0 classes')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def some_of(count: int, of: int, things: str, one: str = "is", many: str = "are") -> str:
+    """A part of several things with its verb.
+
+    >>> some_of(1, 20, "images"), some_of(3, 2000, "classes", "has", "have")
+    ('1 of 20 images is', '3 of 2,000 classes have')
+    """
+    return f"{count:,} of {of:,} {things} {one if count == 1 else many}"
+
+
+def callers_level() -> int:
+    """How far up the stack the caller of safeset is: the ``stacklevel`` for a warning of the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def repeated(items: Iterable[Any]) -> Any:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from safeset.arithmetic import uncompiled
-from safeset.errors import UnitsWarning, expected, repeated
+from safeset.errors import UnitsWarning, callers_level, expected, repeated, some_of
 
 MOST_NUMBERS = 2**31  # of one input
 PIXELS = "pixels in [0, 1]"  # the units of ε for images
 SCALED = "columns scaled to [0, 1]"  # the units of ε for tables
-NOT_SO_FAR = {PIXELS: (-1.0, 2.0), SCALED: (-10.0, 11.0)}  # a perturbed or new point may leave [0, 1], but not so far
+FAR = 10.0  # times the whole range of training: no outlier of a table lies so far outside
 Numbers = Tensor | np.ndarray | list[list[float]]
 
 
@@ -117,25 +117,46 @@ def check_shape(shape: object) -> tuple[int, ...]:
     return sizes  # type: ignore[return-value]
 
 
+def far_outside(x: Tensor, seen: tuple[float, ...]) -> Tensor:
+    """Which points (n, …) can only be in other units than those that were seen to lie between two numbers.
+
+    An image with any number, or a row with most of its numbers, outside by more than the whole range; or a row with
+    any that is outside by ten times the range: outliers of a table are no mistake.
+    """
+    low, high = seen
+    width = high - low if high > low else max(abs(high), 1.0)
+    outside = torch.maximum(low - x, x - high).flatten(1) / width
+    worst = outside.amax(dim=1)
+    if x.ndim > 2:
+        return worst > 1
+    return (worst > FAR) | ((outside > 1).double().mean(dim=1) > 0.5)
+
+
 def warn_of_units(x: Tensor, units: str) -> None:
     """Warn of inputs that can only be in other units than the network's, where these are a part of [0, 1].
 
     It is no error: the certificate is true of these points as they are.
     """
-    ends = next((ends for kind, ends in NOT_SO_FAR.items() if units.startswith(kind)), None)
-    if ends is None or not x.numel():
+    if not units.startswith((PIXELS, SCALED)) or not x.numel():
         return
-    finite = x[x.isfinite()]
-    low, high = (float(end) for end in finite.aminmax()) if finite.numel() else (0.0, 0.0)
-    if low <= ends[0] or high >= ends[1]:
+    low, high = x.aminmax()
+    if low > -1 and high < 2:
+        return
+    finite = x.double().nan_to_num(0.5, 0.5, 0.5)
+    if units.startswith(PIXELS):
+        strange = ((finite <= -1) | (finite >= 2)).flatten(1).any(dim=1)  # attacks may leave [0, 1], but not so far
         remedy = "divide bytes by 255, and leave normalisation to the network"
-        if not units.startswith(PIXELS):
-            remedy = "scale each column by its range in training, as `safeset certify` does"
+    else:
+        strange = far_outside(finite, (0.0, 1.0))
+        remedy = "give them in the units of training, each column scaled by its range there"
+    if bool(strange.any()):
+        ends = x[strange][x[strange].isfinite()]
         warnings.warn(
-            f"The inputs are from {low:g} to {high:g}, but the network was trained on {units}, the units of ε: "
-            f"{remedy}. The certificates are true of the points as they were given.",
+            f"{some_of(int(strange.sum()), len(x), 'points', 'lies', 'lie')} far outside, from {ends.min():g} to "
+            f"{ends.max():g}, but the network was trained on {units}, the units of ε: {remedy}. The certificates are "
+            "true of the points as they were given.",
             UnitsWarning,
-            stacklevel=6,
+            stacklevel=callers_level(),
         )
 
 

@@ -178,10 +178,11 @@ def certify_files(
 ) -> Iterator[dict[str, Any]]:
     """A record for each point: its name, what `Certificate.records` gives, the units of ε, and what became of an image.
 
-    ``resized_from`` is the height and width of an image that was resized, ``composited`` says whether a transparent one
-    was put on a background. A point that cannot be read has a ``problem`` instead. A radius is None where no
-    perturbation can break it. Several workers take turns of points, and the first gets all the records, in order; the
-    others get none. ``tell`` is called at the end with an explanation, where hardly anything was certified.
+    ``resized_from`` has the ``width`` and the ``height`` in pixels of an image that was resized, ``composited`` says
+    whether a transparent one was put on a background. A point that cannot be read has a ``problem`` instead. A radius
+    is None where no perturbation can break it. Several workers take turns of points, and the first gets all the
+    records, in order; the others get none. ``tell`` is called at the end with an explanation, where hardly anything was
+    certified.
     """
     workers = Workers.here()
     if workers.count > 1 and "-" in files:
@@ -224,7 +225,7 @@ def certify_files(
                 "name": point.name,
                 **plain(next(answers)),
                 "units": task.units,
-                "resized_from": None if point.resized_from is None else list(point.resized_from),
+                "resized_from": _size(point.resized_from),
                 "composited": point.composited,
                 **({"unfinished": unfinished} if unfinished else {}),
             }
@@ -237,6 +238,11 @@ def certify_files(
             yield record
     if tell and seen and proved < HARDLY * read:
         tell(str(net.diagnose(torch.stack(seen).to(next(net.parameters()).device), **options)))
+
+
+def _size(found: tuple[int, int] | None) -> dict[str, int] | None:
+    """(height, width) by their names: nobody can take one for the other."""
+    return None if found is None else {"width": found[1], "height": found[0]}
 
 
 def plain(value: Any) -> Any:

@@ -29,6 +29,7 @@ class Measured:
     _epsilon: float
     _guarantee: Guarantee
     _class_names: tuple[str, ...] | None = field(repr=False)
+    _trained_for: float | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self._logits)
@@ -76,7 +77,8 @@ class Measured:
         weaker = most_relaxed(found.classes)
         relaxed = self.certificate(epsilon=found.epsilon, guarantee=weaker, method=method)
         best = self._logits.topk(2, dim=1).values
-        return diagnosis(found, float((best[:, 0] - best[:, 1]).nanmedian()), self._bounds, relaxed)
+        gap = float((best[:, 0] - best[:, 1]).nanmedian())
+        return diagnosis(found, gap, self._bounds, relaxed, self._trained_for)
 
     @uncompiled
     def membership_radii(self, k: int) -> Tensor:

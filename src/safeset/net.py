@@ -78,6 +78,7 @@ class CertifiedNet(nn.Module):
         self.guarantee = guarantee if self.class_names is None else guarantee.bind(self.class_names)
         self.guarantee.largest_k(self.classes)  # raises if there are too few classes
         self.units = ""  # what the inputs are measured in, where a run says so
+        self.trained_for: float | None = None  # the ε that `safeset.train` trains it for
         self._kept: list[tuple[Content, FrozenNet]] = []  # in a list, so that it is no submodule
         self._witnesses: Mapping[str, Witness] = {}
 
@@ -164,7 +165,8 @@ class CertifiedNet(nn.Module):
                 norms = torch.cat([logits.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
                 error, room = proof.allowance(norms)
                 proof.warn_if_swamped(norms, logits, error)
-        return Measured(logits, proof.bounds, error, room, self.epsilon, self.guarantee, self.class_names)
+        about = (self.epsilon, self.guarantee, self.class_names, self.trained_for)
+        return Measured(logits, proof.bounds, error, room, *about)
 
     def certify(
         self,
@@ -305,7 +307,7 @@ class FrozenNet(CertifiedNet):
         self.network, self._steps = network, net._steps
         self.input_shape, self.classes = net.input_shape, net.classes
         self.guarantee, self.epsilon, self.class_names = net.guarantee, net.epsilon, net.class_names
-        self.units = net.units
+        self.units, self.trained_for = net.units, net.trained_for
         self.eval()
         # What was proved of another is looked at before it is used, like what was proved here.
         self._proved: tuple[Content, Proof] | None = before._proved if before else None

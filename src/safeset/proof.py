@@ -1,7 +1,6 @@
 """What is proved of a frozen network: Lipschitz bounds of its layers, and the rounding of its float64 program."""
 
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from safeset.constants import HeadConstants, up
-from safeset.errors import RoundingWarning, expected, nearest
+from safeset.errors import RoundingWarning, callers_level, expected, nearest
 from safeset.freezing import Branch, Step, Steps, leaves
 from safeset.inputs import check_subnormals
 from safeset.lipschitz.rounding import Affine, Rounding
@@ -98,16 +97,8 @@ class Proof:
             f"{float(self.bounds.head.scale):.2g} (net.bounds().layers has every layer's). Train the network with its "
             "Lipschitz constant in the loss, or give it smaller weights and biases.",
             RoundingWarning,
-            stacklevel=_callers_level(),
+            stacklevel=callers_level(),
         )
-
-
-def _callers_level() -> int:
-    """How far up the stack the caller of safeset is, for a warning of the function that asks."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("safeset", "torch", "contextlib"):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def prove(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from safeset.errors import ArgumentError, SafesetError, TrainingWarning, expected
+from safeset.errors import Advice, ArgumentError, SafesetError, TrainingWarning, callers_level, expected
 from safeset.files import (
     compare_shapes,
     not_through_links,
@@ -251,7 +251,7 @@ def build(recipe: Recipe, network: nn.Module | None = None) -> CertifiedNet:
         epsilon=recipe.epsilon,
         class_names=task.class_names,
     )
-    net.units = task.units
+    net.units, net.trained_for = task.units, recipe.epsilon
     return net
 
 
@@ -328,7 +328,9 @@ def loaded(run: Run, network: nn.Module | Factory | None = None) -> tuple[Certif
     net.remember(read_witnesses(run.witnesses))
     if unfinished:
         said = f"The training in {run.path} has not ended ({unfinished}): these are its weights so far. It goes on with"
-        warnings.warn(f"{said}: {continued}", TrainingWarning, stacklevel=3)
+        again = f'safeset.train("{whole.recipe}", out="{whole.path}", resume=True)'
+        told = Advice(f"{said}: {again}", typed=f"{said}: {continued}")
+        warnings.warn(TrainingWarning(told), stacklevel=callers_level())
     return net.eval(), unfinished
 
 

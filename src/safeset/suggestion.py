@@ -18,12 +18,13 @@ from safeset.jobs import plain, run_data
 from safeset.net import CertifiedNet
 from safeset.own_networks import Factory
 from safeset.promises import shown, shown_epsilon
-from safeset.runs import Run, load
+from safeset.runs import Run, loaded
 from safeset.training.recipe import Recipe
 
 MOST_CLASSES = 10  # of the largest K that is tried
 ENOUGH = 0.8  # of the answers are certified at a good ε
 GAIN = 0.01  # of the labels, which a larger K must bring
+ENDLESS = 1e100  # no change of an input is larger; radii stay finite because numbers overflow
 SHOWN = (1, 2, 3, 4, 5, 7, 10)  # of many K
 POINTS_AT_ONCE = 2048
 Certificates = Mapping[str, Certificate]
@@ -41,6 +42,7 @@ class Suggestion:
         on: which points these are, in words.
         chosen_on_test: whether they are the test points.
         units: what ε is measured in.
+        unfinished: where the training stands if it has not ended, such as ``epoch 12 of 100``.
     """
 
     certificates: Certificates
@@ -50,6 +52,7 @@ class Suggestion:
     on: str
     chosen_on_test: bool
     units: str
+    unfinished: str = ""
 
     @property
     def method(self) -> str:
@@ -73,7 +76,7 @@ class Suggestion:
         first, last = self._relaxed[0], self._relaxed[-1]
         levels = [(last, 0.95), (last, ENOUGH), (last, 0.5), (last, 0.2), (first, ENOUGH), (first, 0.5)]
         found = {float(f"{self.reach(name, share):.1e}") for name, share in levels}
-        return sorted({self.epsilon, *(radius for radius in found if 0 < radius < math.inf)})
+        return sorted({self.epsilon, *(radius for radius in found if 0 < radius < ENDLESS)})
 
     def reach(self, guarantee: str, share: float = ENOUGH) -> float:
         """The radius below which so large a share of the points is certified."""
@@ -93,8 +96,19 @@ class Suggestion:
 
     @property
     def at(self) -> float:
-        """The ε at which K is chosen: the run's own, or a smaller one at which the largest K certifies enough."""
-        return min(self.epsilon, self.reach(self._relaxed[-1]))
+        """The ε at which K is chosen: the run's own, or a smaller one at which the largest K certifies enough.
+
+        It is 0 where there is none to choose: too few answers are certified, or a run of ε = 0 has answers that no
+        change can alter.
+        """
+        most = self.reach(self._relaxed[-1])
+        return min((radius for radius in (self.epsilon, most) if 0 < radius < ENDLESS), default=0.0) if most else 0.0
+
+    @property
+    def start(self) -> float:
+        """The ε to start from with `guarantee`: the largest at which it certifies enough, if that is finite."""
+        reach = self.reach(self.guarantee)
+        return reach if 0 < reach < ENDLESS else self.at
 
     @property
     def guarantee(self) -> str:
@@ -109,13 +123,14 @@ class Suggestion:
     @property
     def sentences(self) -> list[str]:
         """What follows for a choice, and what each choice costs."""
-        named = ", ".join(f"{shown(self.reach(name))} for {short(name)}" for name in self.names)
-        found = [f"{100 * ENOUGH:.0f} % of the answers are certified at every ε below {named}."]
-        if self.at == 0:
+        found = [f"{100 * ENOUGH:.0f} % of the answers are certified {self._below}."]
+        if self.at == 0 and self.reach(self._relaxed[-1]) > 0:
+            found.append("No change of the input alters most answers: no ε is to be chosen here.")
+        elif self.at == 0:
             found.append("At no ε so many are certified: train longer, or see why with net.diagnose(x).")
         else:
             name = self.guarantee
-            radius = float(shown(self.reach(name))) if self.reach(name) < math.inf else self.at
+            radius = float(shown(self.start))
             told = self._metrics(name, radius)
             found.append(
                 f"To start from: {name} at ε = {shown_epsilon(radius)}. There {name} has VRA {told['vra']:.3f}, "
@@ -137,6 +152,20 @@ class Suggestion:
             )
         return found
 
+    @property
+    def _below(self) -> str:
+        """At which ε enough is certified, by guarantee."""
+        reaches = {short(name): self.reach(name) for name in self.names}
+        some = ", ".join(f"{shown(reach)} for {name}" for name, reach in reaches.items() if 0 < reach < ENDLESS)
+        every = ", ".join(name for name, reach in reaches.items() if reach >= ENDLESS)
+        none = ", ".join(name for name, reach in reaches.items() if reach == 0)
+        parts = [
+            some and f"at every ε below {some}",
+            every and f"at every ε for {every}",
+            none and f"at no ε for {none}",
+        ]
+        return "; ".join(filter(None, parts))
+
     def record(self) -> dict[str, Any]:
         """All of it as plain values."""
         found: dict[str, Any] = plain(
@@ -150,8 +179,9 @@ class Suggestion:
                 "rows": self.rows(self.grid),
                 "certified_share": ENOUGH,
                 "certified_below": {name: self.reach(name) for name in self.certificates},
-                "suggested": {"guarantee": self.guarantee, "epsilon": self.reach(self.guarantee)},
+                "suggested": {"guarantee": self.guarantee, "epsilon": self.start or None},
                 "sentences": self.sentences,
+                **({"unfinished": self.unfinished} if self.unfinished else {}),
             }
         )
         return found
@@ -195,13 +225,15 @@ def suggest_for_run(
 ) -> Suggestion:
     """What ε and K cost on points that a run was not trained on: held out, of other data, or else its test points."""
     recipe = run.read_recipe()
-    net = load(run.path, network=network).to(as_device(device))
+    net, unfinished = loaded(run, network)
+    net = net.to(as_device(device))
     points = run_data(recipe, source, progress)
     split, on = _not_trained_on(recipe, points, other=source is not None)
     certificates, labels = suggest(net, split, method=method, progress=progress)
     own = "standard" if net.guarantee == RelaxedTopK(1) else str(net.guarantee)
     on_test = source is None and on == "test"
-    return Suggestion(certificates, labels, own, net.epsilon, f"{points.name}, {on} points", on_test, points.units)
+    on = f"{points.name}, {on} points"
+    return Suggestion(certificates, labels, own, net.epsilon, on, on_test, points.units, unfinished)
 
 
 def _not_trained_on(recipe: Recipe, points: Dataset, *, other: bool) -> tuple[Split, str]:

@@ -2,17 +2,21 @@
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from safeset.errors import expected, nearest, repeated
+from safeset.errors import counted, expected, nearest, repeated
 
 UNNAMED = ("", "Unnamed: 0")  # an index column, as it is and as pandas reads it
 MOST_TEXTS = 1000  # of a column that is to be encoded
 FEW_TEXTS = 50  # of a column that encoding is proposed for
+MARKS = (",", ";", "\t")  # between columns
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+(?:[eE][+-]?\d+)?\s*")
+WITH_POINTS = "Write numbers with points, such as 1.5: replace the commas, or save the file so."
 MISSING = {"", "na", "n/a", "nan", "none", "null", "?", "-", "inf", "-inf"}
 
 Row = tuple[int, list[str]]  # with the number of its line
@@ -20,10 +24,16 @@ OneHot = Mapping[str, tuple[str, ...]]  # texts of columns; each becomes a colum
 
 
 def read_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[list[str], list[Row]]:
-    """The names of the columns, and each row that is not empty with the number of its line."""
+    """The names of the columns, and each row that is not empty with the number of its line.
+
+    Columns are between commas, or tabs; or between semicolons or whatever of these every row has as often as the first.
+    """
+    usual, *others = sorted(MARKS, key=lambda mark: mark != "\t") if tabs else MARKS
     try:
-        reader = csv.reader(lines, delimiter="\t" if tabs else ",")
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+        text = list(lines)
+        rows = _split_at(usual, text)
+        if not _is_even(rows):
+            rows = next((found for mark in others if _is_even(found := _split_at(mark, text))), rows)
     except csv.Error as error:
         raise expected(f"{what} to be a CSV file", str(error)) from None
     except UnicodeDecodeError:
@@ -37,11 +47,21 @@ def read_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[
     if not header or len(set(header)) < len(header):
         got = f"{repeated(header)!r} twice" if header else "nothing"
         raise expected(f"{what} to start with a header of different names", got)
-    other = next((mark for mark in (";", "\t", ",") if len(header) == 1 and mark in header[0]), None)
+    other = next((mark for mark in others if len(header) == 1 and mark in header[0]), None)
     if other:
-        wanted = "tabs" if tabs else "commas"
-        raise expected(f"{what} to have columns between {wanted}", f"{other!r} in {header[0][:40]!r}", "Save it so.")
+        wanted = f"as many columns in every row of {what} as in its header"
+        raise expected(wanted, f"{other!r} in {header[0][:40]!r}, but not as often in every row")
     return header, rows[1:]
+
+
+def _split_at(mark: str, lines: list[str]) -> list[Row]:
+    reader = csv.reader(lines, delimiter=mark)
+    return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+
+
+def _is_even(rows: list[Row]) -> bool:
+    """Whether all rows have the same number of columns, and more than one."""
+    return bool(rows) and len(rows[0][1]) > 1 and len({len(row) for _, row in rows}) == 1
 
 
 def _looks_like_data(header: list[str], rows: list[Row]) -> bool:
@@ -75,6 +95,9 @@ def check_no_texts(rows: list[Row], header: list[str], columns: Sequence[str], w
         cells = [row[place].strip() for _, row in rows if len(row) == len(header)]
         there = [cell for cell in cells if cell.lower() not in MISSING]
         strange = [cell for cell in there if number_in(cell) is None]
+        commas = [cell for cell in strange if DECIMAL_COMMA.fullmatch(cell)]
+        if commas and len(commas) == len(strange):
+            raise expected(f"decimal points in {what}", f"a decimal comma, {commas[0]!r} for {name!r}", WITH_POINTS)
         if 2 * len(strange) > len(there):
             texts[name] = set(strange)
     if not texts:
@@ -125,7 +148,7 @@ def numbers_of(
     numbers, labels, bad = [], [], {}
     for line, row in rows:
         if len(row) != len(header):
-            bad[line] = f"line {line} has {len(row)} columns instead of {len(header)}"
+            bad[line] = f"line {line} has {counted(len(row), 'column')} instead of {len(header)}"
             continue
         cells = dict(zip(header, row, strict=True))
         values = {name: number_in(cells[name]) for name in plain}
@@ -137,6 +160,8 @@ def numbers_of(
         if wrong or unknown:
             name = (wrong or unknown)[0]
             also = "" if wrong else f", which is none of the {len(texts[name])} texts of training"
+            if wrong and DECIMAL_COMMA.fullmatch(cells[name]):
+                also = f", with a decimal comma. {WITH_POINTS.removesuffix('.')}"
             bad[line] = f"line {line} has {cells[name]!r} for {name!r}{also}"
             continue
         ones = set(chosen.values())

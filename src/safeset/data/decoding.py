@@ -19,6 +19,7 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 MOST_PIXELS = 50_000_000  # of one image; more is taken for a decompression bomb
 BACKGROUND = "white"  # what shines through where an image is transparent
+MOST_LEVELS = 65535.0  # of 16 bits
 WITH_ALPHA = ("RGBA", "RGBa", "LA", "PA")
 
 
@@ -26,7 +27,7 @@ class Decoded(NamedTuple):
     """An image as a network takes it, and what it was in its file.
 
     Attributes:
-        pixels: bytes (channels, height, width).
+        pixels: (channels, height, width) bytes; of a grey image of 16 bits numbers in [0, 1], float64.
         size: (height, width) before it was resized, upright.
         transparent: whether anything shone through and was composited on a background.
     """
@@ -34,6 +35,11 @@ class Decoded(NamedTuple):
     pixels: np.ndarray
     size: tuple[int, int]
     transparent: bool
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The pixels in [0, 1], float64."""
+        return self.pixels / 255.0 if self.pixels.dtype == np.uint8 else self.pixels
 
     @property
     def resized_from(self) -> tuple[int, int] | None:
@@ -68,6 +74,8 @@ def read_image(
 ) -> Decoded:
     """An image turned as its camera was held; the first one of several.
 
+    Grey levels of 16 bits are kept: v / 65535, in float64. Colours of 16 bits are refused, because Pillow cuts them.
+
     Args:
         source: a file.
         size: side of a square, or (height, width), that it is resized to; its own size if None.
@@ -77,36 +85,75 @@ def read_image(
     Raises:
         ValueError: with the reason, if it cannot be used.
     """
-    from PIL import Image
+    from PIL import ImageOps
 
     with opened(source) as image:
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(f"{image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
-        plain, transparent = _composited(image, colour(background or BACKGROUND))
+        _check_bits(image)
+        behind = colour(background or BACKGROUND)
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):
+            return _fine_grey(upright, size, channels, behind)
+        plain, transparent = _composited(upright, behind)
         plain = plain.convert("RGB" if channels == 3 else "L")
     own = (plain.height, plain.width)
-    height, width = (size, size) if isinstance(size, int) else size or own
-    if own != (height, width):
-        larger = plain.width >= width and plain.height >= height
-        plain = plain.resize((width, height), Image.Resampling.BOX if larger else Image.Resampling.BICUBIC)
-    pixels = np.asarray(plain).reshape(height, width, channels).transpose(2, 0, 1).copy()
+    plain = _resized(plain, size)
+    pixels = np.asarray(plain).reshape(plain.height, plain.width, channels).transpose(2, 0, 1).copy()
     return Decoded(pixels, own, transparent)
 
 
-def _composited(image: "ImageFile", background: tuple[int, int, int]) -> "tuple[Image, bool]":
-    """The image upright, on a background where anything shines through, and whether anything does."""
-    from PIL import Image, ImageOps
+def _resized(image: "Image", size: int | tuple[int, int] | None) -> "Image":
+    from PIL import Image
 
-    upright = ImageOps.exif_transpose(image)
-    key = upright.info.get("transparency")
-    if upright.mode.startswith("I;16") or (upright.mode == "I" and image.format in ("PNG", "PPM")):
-        numbers = np.asarray(upright)
-        upright = Image.fromarray((numbers >> 8).astype(np.uint8))  # 16 bits: the upper eight
-        if isinstance(key, int):  # one grey level that is transparent
-            upright.putalpha(Image.fromarray(np.where(numbers == key, 0, 255).astype(np.uint8)))
-    elif upright.mode in ("I", "F"):
+    height, width = (size, size) if isinstance(size, int) else size or (image.height, image.width)
+    if (image.height, image.width) == (height, width):
+        return image
+    larger = image.width >= width and image.height >= height
+    return image.resize((width, height), Image.Resampling.BOX if larger else Image.Resampling.BICUBIC)
+
+
+def _check_bits(image: "ImageFile") -> None:
+    """Refuse what cannot be read to the last bit, before it is loaded.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
         raise ValueError("pixels of 32 bits, whose range nobody knows")
-    elif key is not None and upright.mode not in WITH_ALPHA:
+    ways = [(tile[0], tile[3]) for tile in image.tile]  # of decoding: such as ("zip", "RGB;16B"), ("ppm", ("L", 1000))
+    deepest = [way for codec, way in ways if codec == "ppm" and isinstance(way, tuple) and way[-1] > 255]
+    texts = [part for _, way in ways for part in (way if isinstance(way, tuple) else (way,)) if isinstance(part, str)]
+    coloured = any(";16" in text and not text.startswith("I") for text in texts)
+    if coloured or (deepest and image.mode != "I"):
+        raise ValueError("colours of 16 bits, of which only 8 can be read: save it with 8 bits, or in grey")
+    if "I;12" in texts:
+        raise ValueError("grey levels of 12 bits: save it with 8 bits, or with 16")
+    if deepest:
+        raise ValueError(f"grey levels up to {deepest[0][-1]}: save it with 8 bits, or with levels up to 65535")
+
+
+def _fine_grey(
+    image: "Image", size: int | tuple[int, int] | None, channels: int, background: tuple[int, int, int]
+) -> Decoded:
+    """A grey image of 16 bits: all of them are kept, and one level may be transparent."""
+    from PIL import Image
+
+    levels, key = np.asarray(image).astype(np.float64), image.info.get("transparency")
+    clear = levels == key if isinstance(key, int) else np.zeros(levels.shape, dtype=bool)
+    behind = np.asarray(Image.new("RGB", (1, 1), background).convert("RGB" if channels == 3 else "L")).ravel() * 257.0
+    # Levels are whole numbers, which Pillow's float32 holds; what resizing makes of them is a new image anyway.
+    each = [_resized(Image.fromarray(np.where(clear, level, levels).astype(np.float32)), size) for level in behind]
+    pixels = np.stack([np.asarray(one).astype(np.float64).clip(0, MOST_LEVELS) / MOST_LEVELS for one in each])
+    return Decoded(pixels, (image.height, image.width), bool(clear.any()))
+
+
+def _composited(upright: "Image", background: tuple[int, int, int]) -> "tuple[Image, bool]":
+    """An image on a background where anything shines through, and whether anything does."""
+    from PIL import Image
+
+    key = upright.info.get("transparency")
+    if key is not None and upright.mode not in WITH_ALPHA:
         upright = upright.convert("RGBA")
     if upright.mode not in WITH_ALPHA:
         return upright, False

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, find, stratified
 from safeset.data.decoding import BACKGROUND, SUFFIXES, Decoded, colour, read_image, size_of
-from safeset.errors import ArgumentError, DataWarning, SafesetError, expected, first_few
+from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected, first_few, some_of
 from safeset.files import read_tensors, write_tensors
 
 MOST_BYTES = 2**30  # of one file
 LARGEST_OWN_SIZE = 64
 LARGEST_ENLARGEMENT = 3  # beyond it the network sees mostly what the enlargement made up
 FILES_AT_ONCE = 64  # that a thread hashes
-VERSION = 3  # of the cache
+VERSION = 4  # of the cache
 HELD_OUT = ("test", "val", "valid", "validation")
 
 
@@ -107,7 +107,7 @@ def _notes(parts: list[Images], background: str | None) -> Iterable[str]:
     transparent = torch.cat([part.transparent for part in parts])
     if bool(transparent.any()):
         yield (
-            f"{int(transparent.sum()):,} of {len(transparent):,} images have transparency: composited on "
+            f"{some_of(int(transparent.sum()), len(transparent), 'images', 'has', 'have')} transparency: composited on "
             f"{background or BACKGROUND}; --background changes it."
         )
     sizes, side = torch.cat([part.sizes for part in parts]), parts[0].split.x.shape[-1]
@@ -174,7 +174,7 @@ def decoded_files(
     tensors, reasons = found
     bad = [f"{files[place][0]}: {reason}" for place, reason in reasons]
     if bad:
-        warnings.warn(f"{len(bad)} files were left out: {first_few(bad)}.", DataWarning, stacklevel=2)
+        warnings.warn(f"{counted(len(bad), 'file')} left out: {first_few(bad)}.", DataWarning, stacklevel=2)
     names = tuple(files[place][0].relative_to(path).as_posix() for place in tensors["files"].tolist())
     return Images(Split(tensors["x"], tensors["y"]), names, tensors["sizes"], tensors["transparent"])
 
@@ -236,12 +236,15 @@ def _decode(
     bad = [(place, each) for place, each in enumerate(found) if isinstance(each, str)]
     if bad and not skip_bad:
         told = first_few([f"{files[place][0]}: {reason}" for place, reason in bad])
-        raise BadFilesError(f"Expected images, but got {len(bad)} bad files: {told}. Use --skip-bad to leave them out.")
+        raise BadFilesError(
+            f"Expected images, but got {counted(len(bad), 'bad file')}: {told}. Use --skip-bad to leave them out."
+        )
     good = [(place, each) for place, each in enumerate(found) if not isinstance(each, str)]
     if not good:
-        raise expected("images that can be used", f"{len(bad)} bad files")
+        raise expected("images that can be used", counted(len(bad), "bad file"))
+    coarse = all(each.pixels.dtype == np.uint8 for _, each in good)  # else one with 16 bits makes floats of all
     tensors = {
-        "x": torch.from_numpy(np.stack([each.pixels for _, each in good])),
+        "x": torch.from_numpy(np.stack([each.pixels if coarse else each.numbers for _, each in good])),
         "y": torch.tensor([files[place][1] for place, _ in good], dtype=torch.int64),
         "files": torch.tensor([place for place, _ in good], dtype=torch.int64),
         "sizes": torch.tensor([each.size for _, each in good], dtype=torch.int32),

@@ -12,8 +12,14 @@ from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Split
 from safeset.data.decoding import BACKGROUND, colour
 from safeset.data.labels import as_labels, label_array
 from safeset.data.units import AS_PIXELS, RAW, image_units, own_units
-from safeset.errors import expected, nearest
+from safeset.errors import counted, expected, nearest
 
+NAMES = {  # what the arrays are called elsewhere, the best name first
+    "x": ("x_train", "train_images", "images"),
+    "y": ("y_train", "train_labels", "labels"),
+    "x_test": ("test_images",),
+    "y_test": ("test_labels",),
+}
 LARGEST_WHOLE = 2**53  # of the whole numbers that float64 holds without a gap
 
 
@@ -21,8 +27,9 @@ def npz(path: Path, *, units: str | None = None, background: str | None = None) 
     """Arrays ``x`` (n, …) and ``y`` (n,) of a ``.npz`` file; ``x_test`` and ``y_test`` if it has them, else a fifth.
 
     Images are (n, height, width), (n, channels, height, width), or with the channels last: bytes, or floats in [0, 1].
-    Rows (n, features) are taken as they are, ε is in their units. ``class_names`` may name the classes; ``x_train`` and
-    ``y_train`` are x and y; y may be of shape (n, 1), or one-hot.
+    Rows (n, features) are taken as they are, ε is in their units. ``class_names`` may name the classes. Other
+    names of x and y are understood: ``x_train``, ``train_images``, ``images``, ``y_train``, ``train_labels``,
+    ``labels``; ``test_images`` and ``test_labels``. y may be of shape (n, 1), or one-hot.
 
     Args:
         path: the file.
@@ -30,7 +37,9 @@ def npz(path: Path, *, units: str | None = None, background: str | None = None) 
         background: the colour that transparent parts of images (n, height, width, 4) are composited on.
     """
     found = read_arrays(path, str(path))
-    arrays = {name: found[f"{name}_train"] for name in "xy" if f"{name}_train" in found} | found
+    arrays = {
+        name: found[other] for name, others in NAMES.items() for other in reversed(others) if other in found
+    } | found
     for name in ("x", "y"):
         if name not in arrays:
             raise expected(f"an array {name!r} in {path}", ", ".join(found) or "none", nearest(name, found))
@@ -106,7 +115,10 @@ def _channels_last(shape: tuple[int, ...]) -> bool:
 
 def _split(x: np.ndarray, y: Tensor, what: str, meaning: str) -> Split:
     if len(x) != len(y) or not len(y):
-        raise expected(f"a label for each point of {what}, and at least one", f"{len(x)} points, {len(y)} labels")
+        raise expected(
+            f"a label for each point of {what}, and at least one",
+            f"{counted(len(x), 'point')}, {counted(len(y), 'label')}",
+        )
     if x.dtype == np.uint8 and meaning == PIXELS:
         return Split(torch.from_numpy(np.ascontiguousarray(x)), y)
     with np.errstate(over="ignore"):

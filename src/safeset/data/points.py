@@ -15,9 +15,10 @@ from safeset.data.arrays import read_arrays
 from safeset.data.columns import OneHot, encoded, numbers_of, read_table, scaled
 from safeset.data.dataset import PIXELS
 from safeset.data.decoding import BACKGROUND, SUFFIXES, read_image
-from safeset.data.npz import channels_first, is_exact
-from safeset.data.units import AS_PIXELS, far_outside
+from safeset.data.npz import NAMES, channels_first, is_exact
+from safeset.data.units import AS_PIXELS, are_pixels
 from safeset.errors import ArgumentError, DataWarning, expected, first_few
+from safeset.inputs import far_outside
 
 IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*", b"P5", b"P6")
 
@@ -141,7 +142,7 @@ def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
             found = read_image(source, (height, width), channels=channels, background=form.background)
     except (ValueError, OSError) as error:
         return Point(name, None, _reason(error))
-    x = torch.from_numpy(found.pixels).double() / 255
+    x = torch.from_numpy(found.numbers)
     return Point(name, x, resized_from=found.resized_from, composited=found.transparent)
 
 
@@ -164,7 +165,7 @@ def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False)
     yield from (partial(point, row) for row in rows)
 
 
-ARRAYS = ("x", "x_test", "x_train")  # the first that there is
+ARRAYS = ("x", "x_test", "test_images", *NAMES["x"])  # the first that there is
 
 
 def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Read]:
@@ -175,6 +176,11 @@ def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Read]:
     if array is None or array.dtype.kind not in "fiu":
         raise expected(f"numbers in an array x of {source}", "none")
     array = _fitting(array, f"{which} of {source}", form)
+    if not form.pixels and form.seen is not None and are_pixels(array, form.seen):
+        got = f"numbers from {array.min():g} to {array.max():g} in {which} of {source}"
+        raise expected(
+            _as_in_training(form.seen), got, "They look like pixels in [0, 1]: multiply them, as in training."
+        )
     prefix = source if which == "x" else f"{source}:{which}"
 
     def point(place: int) -> Point:
@@ -218,12 +224,14 @@ def _point(name: str, numbers: Tensor, form: _Form, *, as_bytes: bool = False) -
         if form.pixels and not bool(((x >= 0) & (x <= 1)).all()):
             raise expected(PIXELS, got, f"{AS_PIXELS}.")
         if not form.pixels and form.seen is not None and bool(far_outside(x[None], form.seen).any()):
-            low, high = form.seen
-            remedy = "Give them in the units of training."
-            raise expected(f"numbers as in training, which were in {low:g}..{high:g}", got, remedy)
+            raise expected(_as_in_training(form.seen), got, "Give them in the units of training.")
     except ArgumentError as error:
         return Point(name, None, str(error))
     return Point(name, x)
+
+
+def _as_in_training(seen: tuple[float, ...]) -> str:
+    return f"numbers as in training, which were in {seen[0]:g}..{seen[1]:g}"
 
 
 def _check_row(

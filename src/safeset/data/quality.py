@@ -6,7 +6,7 @@ import warnings
 import torch
 
 from safeset.data.dataset import Dataset, Split
-from safeset.errors import DataWarning, first_few
+from safeset.errors import DataWarning, first_few, some_of
 
 
 def report(data: Dataset, *, oddities: bool) -> None:
@@ -34,7 +34,7 @@ def find_oddities(data: Dataset) -> list[str]:
     ]
     if constant:
         count = len(train) + len(test)
-        found.append(f"{len(constant):,} of {count:,} images are all of one colour: {first_few(constant)}.")
+        found.append(f"{some_of(len(constant), count, 'images')} all of one colour: {first_few(constant)}.")
     first, copies = dict[bytes, int](), list[tuple[int, int]]()
     for place, content in enumerate(_contents(train)):
         before = first.setdefault(content, place)
@@ -44,18 +44,20 @@ def find_oddities(data: Dataset) -> list[str]:
         other = sum(bool(train.y[one] != train.y[two]) for one, two in copies)
         labels = f", {other:,} of them with another label" if other else ""
         pairs = first_few([f"{names[0][one]} = {names[0][two]}" for one, two in copies])
-        found.append(f"{len(copies):,} of {len(train):,} training {what} are copies of others{labels}: {pairs}.")
+        same = some_of(len(copies), len(train), f"training {what}", "is a copy of another", "are copies of others")
+        found.append(f"{same}{labels}: {pairs}.")
     leaked = [(place, first[content]) for place, content in enumerate(_contents(test)) if content in first]
     if leaked:
         pairs = first_few([f"{names[1][one]} = {names[0][two]}" for one, two in leaked])
         found.append(
-            f"{len(leaked):,} of {len(test):,} test {what} are in the training data too, so that the test is too easy: "
-            f"{pairs}."
+            f"{some_of(len(leaked), len(test), f'test {what}')} in the training data too, so that the test is "
+            f"too easy: {pairs}."
         )
     single = [name for name, *counts in data.counts() if sum(counts) == 1]
     if single:
         found.append(
-            f"{len(single):,} of {data.classes:,} classes have a single {what[:-1]}, which cannot be trained on and "
+            f"{some_of(len(single), data.classes, 'classes', 'has', 'have')} a single {what[:-1]}, which cannot be "
+            f"trained on and "
             f"tested too: {first_few(single)}."
         )
     return found

@@ -18,8 +18,9 @@ from safeset.data.columns import (
 )
 from safeset.data.dataset import TEST_SHARE, Dataset, Split, stratified
 from safeset.data.labels import as_labels
-from safeset.data.units import OWN, SCALED
-from safeset.errors import DataWarning, expected, first_few, nearest
+from safeset.data.units import OWN
+from safeset.errors import DataWarning, counted, expected, first_few, nearest
+from safeset.inputs import SCALED
 
 LABELS = ("class", "label", "labels", "target", "y")  # what people call the column of labels
 LARGEST = float(torch.finfo(torch.float32).max)  # that training can compute with
@@ -50,7 +51,7 @@ def table(
     with path.open(newline="", encoding="utf-8-sig") as file:
         header, rows = read_table(file, str(path), tabs=path.suffix.lower() == ".tsv")
     if len(header) < 2:
-        raise expected(f"{path} to have a column of numbers and one of labels", f"{len(header)} columns")
+        raise expected(f"{path} to have a column of numbers and one of labels", counted(len(header), "column"))
     stated, notes = dict(ranges or {}), list[str]()
     if label is None:
         label = _label_column(header, {*stated, *drop, *one_hot})
@@ -83,7 +84,7 @@ def table(
         remedy = "Use --skip-bad to leave them out; --label names the column of labels."
         raise expected(f"numbers in every row of {path}", got, remedy)
     if bad:
-        warnings.warn(f"{len(bad)} rows of {path} were left out: {first_few(bad)}.", DataWarning, stacklevel=2)
+        warnings.warn(f"{counted(len(bad), 'row')} of {path} left out: {first_few(bad)}.", DataWarning, stacklevel=2)
     if not numbers:
         raise expected(f"rows of numbers in {path}", "none")
     names, y = as_labels(labels, None)

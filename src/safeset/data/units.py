@@ -3,17 +3,17 @@
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from safeset.data.dataset import PIXELS, Dataset, Split
-from safeset.errors import ArgumentError, DataWarning, UnitsWarning, expected
+from safeset.errors import ArgumentError, DataWarning, UnitsWarning, expected, some_of
+from safeset.inputs import SCALED, far_outside
 
-SCALED = "columns scaled to [0, 1]"
 OWN = "the units of x"
 RAW = "raw"  # the option that takes numbers as they are
 NEAR = (-0.5, 1.5)  # pixels in [0, 1] that were disturbed may lie here; other images are normalised, or are 0..255
-FAR = 10.0  # times the whole range of training: no outlier of a table lies so far outside
+WIDE = 10.0  # a range of training that pixels in [0, 1] cannot have been taken from
 NARROW = 1 / 20  # of the range of training: all of other data does not lie within so little
 POINTS_AT_ONCE = 1024
 AS_PIXELS = "Divide by 255, or give bytes (uint8)"
@@ -69,19 +69,18 @@ def kind(units: str) -> str:
     return OWN if found == "the units of the inputs" else found  # as runs of older versions call it
 
 
-def far_outside(x: Tensor, seen: tuple[float, ...]) -> Tensor:
-    """Which points (n, …) can only be in other units than those that were seen to lie between two numbers.
+def are_pixels(x: np.ndarray, seen: tuple[float, ...]) -> bool:
+    """Whether images (n, …) can only be pixels in [0, 1], where the numbers of training had a far larger range.
 
-    An image with any number, or a row with most of its numbers, outside by more than the whole range; or a row with
-    any that is outside by ten times the range: outliers of a table are no mistake.
+    Images of whole numbers may be dark, or of two colours.
+
+    >>> dark, small = np.zeros((1, 1, 2, 2)), np.full((1, 1, 2, 2), 0.25)
+    >>> are_pixels(small, (0, 255)), are_pixels(dark, (0, 255)), are_pixels(small, (0, 2))
+    (True, False, False)
     """
-    low, high = seen
-    width = high - low if high > low else max(abs(high), 1.0)
-    outside = torch.maximum(low - x, x - high).flatten(1) / width
-    worst = outside.amax(dim=1)
-    if x.ndim > 2:
-        return worst > 1
-    return (worst > FAR) | ((outside > 1).double().mean(dim=1) > 0.5)
+    if x.ndim < 4 or not x.size or x.dtype.kind != "f" or seen[1] - seen[0] < WIDE:
+        return False
+    return bool(x.min() >= 0 and x.max() <= 1 and (x != np.rint(x)).any())
 
 
 def check_fits(data: Dataset, units: str, seen: tuple[float, ...] | None, *, columns: bool) -> None:
@@ -105,7 +104,9 @@ def check_fits(data: Dataset, units: str, seen: tuple[float, ...] | None, *, col
     width = seen[1] - seen[0]
     remedy = "Give the numbers in the units of training."
     trained = f"numbers in the units of training, which were from {seen[0]:g} to {seen[1]:g}"
-    if (high - low) < NARROW * width or (columns and _narrow_columns(data)):
+    splits = [split for split in (data.train, data.test) if len(split)]
+    pixels = kind(units) == OWN and all(are_pixels(split.x.numpy(), seen) for split in splits)
+    if pixels or (high - low) < NARROW * width or (columns and _narrow_columns(data)):
         raise expected(trained, f"numbers from {low:g} to {high:g} only", remedy)
     if data.train.x.dtype == torch.uint8:
         return
@@ -116,7 +117,8 @@ def check_fits(data: Dataset, units: str, seen: tuple[float, ...] | None, *, col
         raise expected(trained, f"{strange:,} of {count:,} points far outside, from {low:g} to {high:g}", remedy)
     if strange:
         warnings.warn(
-            f"{strange:,} of {count:,} points lie far outside the range of training, {seen[0]:g} to {seen[1]:g}.",
+            f"{some_of(strange, count, 'points', 'lies', 'lie')} far outside the range of training, {seen[0]:g} to "
+            f"{seen[1]:g}.",
             DataWarning,
             stacklevel=2,
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from safeset import layers
-from safeset.errors import TrainingWarning, UnsupportedLayerError
+from safeset.errors import TrainingWarning, UnsupportedLayerError, callers_level
 from safeset.lipschitz.dense import absolute_norm, spectral_proof
 from safeset.lipschitz.estimate import power_method
 from safeset.lipschitz.rounding import Rounding
@@ -121,7 +121,7 @@ class BatchNormRule(ChannelAffineRule):
                 "Batch norm is certified with its running statistics, but the network is trained with those of the "
                 "batch: the loss is about another network. Call net.eval() before the loop.",
                 TrainingWarning,
-                stacklevel=2,
+                stacklevel=callers_level(),
             )
         return super().estimate(layer, shape, vector, steps)
 

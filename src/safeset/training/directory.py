@@ -112,7 +112,10 @@ def finish(
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The evaluations of several seeds as one: each metric's mean, and its standard deviation in ``std``."""
+    """The evaluations of several seeds as one: each metric's mean, and its standard deviation in ``std``.
+
+    ``weights`` has a digest for each seed.
+    """
     rows = []
     for same in zip(*(result["rows"] for result in results), strict=True):
         numbers = {name: [row[name] for row in same] for name in same[0] if name not in ("method", "epsilon", "points")}
@@ -122,4 +125,13 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
         rows.append({**row, "std": {name: statistics.stdev(values) for name, values in known.items()}})
     classes = len(results[0]["recipe"]["task"]["class_names"])
     told = remarks(rows, parse(results[0]["guarantee"]), classes)
-    return {**results[0], "rows": rows, "remarks": told, "seeds": [result["seed"] for result in results]}
+    seeds = [result["seed"] for result in results]
+    shared = {name: value for name, value in results[0].items() if name != "seed"}
+    return shared | {
+        "rows": rows,
+        "remarks": told,
+        "seconds": round(sum(result["seconds"] for result in results), 3),
+        "weights": {str(result["seed"]): result["weights"] for result in results},
+        "recipe": {**results[0]["recipe"], "seed": seeds[0], "seeds": len(seeds)},
+        "seeds": seeds,
+    }

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from safeset.certify import certify_logits
 from safeset.constants import HeadConstants
 from safeset.data.dataset import Split
-from safeset.errors import SafesetError
+from safeset.errors import SafesetError, counted
 from safeset.evaluation import Metrics
 from safeset.net import CertifiedNet
 from safeset.runs import Run
@@ -128,7 +128,7 @@ def fit(
         saved = looked = time.perf_counter()
         for epoch in range(position.epoch, epochs):
             if state.best is not None and state.best.exhausted(epoch, recipe.patience):
-                said = f"No higher held-out VRA in {recipe.patience} epochs"
+                said = f"No higher held-out VRA in {counted(recipe.patience or 1, 'epoch')}"
                 watch.note(f"{said}: stopped after epoch {epoch} of {epochs}.")
                 break
             workers.align(state.tensors())
@@ -257,7 +257,7 @@ def _not_finite(what: str, epoch: int, step: int, run: Run | None) -> SafesetErr
     kept = f" The last good checkpoint stays in {run.path}." if run is not None and run.checkpoint.exists() else ""
     return SafesetError(
         f"Expected finite numbers, but got {what} in epoch {epoch + 1}, step {step}. Try a lower rate "
-        f"(--set optimiser.rate=1e-4), or a smaller epsilon.{kept}"
+        f"(optimiser.rate, such as 1e-4; --set optimiser.rate=1e-4 at the command line), or a smaller epsilon.{kept}"
     )
 
 

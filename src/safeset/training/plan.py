@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from safeset.data.dataset import Dataset, Split
+from safeset.errors import Advice, counted
 from safeset.net import CertifiedNet
 from safeset.promises import shown_epsilon
 from safeset.training.recipe import Recipe
@@ -31,9 +32,9 @@ def described(recipe: Recipe, points: Dataset, held: int, nets: Sequence[Certifi
     also = f" and {held:,} held out" if held else ""
     parameters = sum(parameter.numel() for parameter in nets[0].parameters())
     parts = [
-        f"Training on {len(points.train) - held:,} points{also}, {points.classes} classes",
+        f"Training on {counted(len(points.train) - held, 'point')}{also}, {points.classes} classes",
         f"{recipe.network or recipe.model} with {parameters:,} parameters" + f" × {len(nets)} seeds" * (len(nets) > 1),
-        f"{recipe.epochs} epochs",
+        counted(recipe.epochs or 1, "epoch"),
         f"{guarantee if len(guarantee) < 30 else 'affinity'}, ε = {shown_epsilon(recipe.epsilon)} ({points.units})",
         f"on {_device(device)}",
     ]
@@ -67,9 +68,12 @@ def at_chance(right: int, labels: Tensor) -> str | None:
     share = int(torch.bincount(labels.cpu()).max()) / count
     if right > share * count + DEVIATIONS * math.sqrt(count * share * (1 - share)):
         return None
-    return (
+    said = (
         f"This training has ended about at chance: {right / count:.3f} of {count:,} points are classified rightly, "
         f"{share:.3f} by always naming the most frequent class. The learning rate may be too high, ε too large for "
-        "this data, or the training too short; or the labels do not fit the points. Try --set optimiser.rate=1e-4, "
-        "a smaller --epsilon, more --epochs."
+        "this data, or the training too short; or the labels do not fit the points. Try "
+    )
+    return Advice(
+        f'{said}a lower rate ("optimiser": {{"rate": 1e-4}} in the recipe), a smaller epsilon, more epochs.',
+        typed=f"{said}--set optimiser.rate=1e-4, a smaller --epsilon, more --epochs.",
     )

@@ -127,8 +127,9 @@ def carried_out(
     recipes = [replace(fitted, seed=fitted.seed + one, seeds=1) for one in range(fitted.seeds)]
     nets = [build(one, network).to(place) for one in recipes]
     split, watched, on = _watched(fitted, points)
-    watch.introduce(described(fitted, points, len(points.train) - len(split), nets, place))
+    about = described(fitted, points, len(points.train) - len(split), nets, place)
     if out is None:
+        watch.introduce(about)
         fit(nets, fitted, split, watched, on=on, watch=watch)
         _check_outcome(nets, points, watch)
         return nets[0].eval()
@@ -141,6 +142,7 @@ def carried_out(
                 nets[0] = load(runs[0].path, network=network).to(place)
             workers.align(list(nets[0].state_dict().values()))
             return nets[0].eval()
+        watch.introduce(about)  # only now: the directory, and the recipe of a run to continue, are as they should be
         with written(run):
             if workers.first:
                 for each in {run, *runs}:

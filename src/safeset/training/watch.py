@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from safeset.errors import TrainingWarning
+from safeset.errors import TrainingWarning, callers_level
 
 
 class Watch(Protocol):
@@ -54,7 +54,7 @@ class Silent:
 
     def note(self, text: str) -> None:
         """A warning."""
-        warnings.warn(text, TrainingWarning, stacklevel=2)
+        warnings.warn(TrainingWarning(text), stacklevel=callers_level())
 
     def end(self) -> None:
         """Nothing."""
