@@ -44,10 +44,8 @@ def _runtime() -> _Runtime | None:
     """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        found = _Runtime(
-            library.omp_set_num_threads,
-            library.MKL_Set_Num_Threads_Local if torch.backends.mkl.is_available() else None,
-        )
+        has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        found = _Runtime(library.omp_set_num_threads, library.MKL_Set_Num_Threads_Local if has_mkl else None)
     except (OSError, AttributeError):
         return None
     before = torch.get_num_threads()
