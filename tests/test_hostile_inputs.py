@@ -344,7 +344,7 @@ def test_a_table_for_training_is_held_to_the_same(tmp_path):
     (tmp_path / "t.csv").write_text(text + "1_0,k\n")
     with pytest.raises(ArgumentError, match="'1_0' for 'a'"):
         table(tmp_path / "t.csv")
-    with pytest.warns(DataWarning, match="1 rows"):
+    with pytest.warns(DataWarning, match="1 row of"):
         assert table(tmp_path / "t.csv", skip_bad=True).classes == 2
 
 
