@@ -286,6 +286,7 @@ def test_the_table_prints_the_promise_of_the_very_answer(work):
 def test_certify_says_what_became_of_an_image(work):
     Image.new("RGBA", (20, 10), (200, 0, 0, 128)).save(work / "wide.png")
     output, _ = safeset("certify", "run", "wide.png", "0.png", cwd=work)
+    assert "–" not in output  # what is not there is not said, in a block least of all
     assert "wide.png (resized from 20 × 10 pixels, width × height)" in output
     assert "0.png (resized" not in output
     record, own = map(json.loads, safeset("certify", "run", "wide.png", "0.png", "--json", cwd=work)[0].splitlines())

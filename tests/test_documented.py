@@ -93,6 +93,8 @@ PRINTED = {
     "reproduce {' '.join(rows)} --seeds {seed + 1} --out {runs / 'results'}{where}": [
         "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs"
     ],
+    "suggest RUN": ["suggest runs/photos"],
+    "train --resume --out {path}": ["train --resume --out runs/photos"],
     "train --resume --out {run.path}": ["train --resume --out runs/photos"],
     "train --resume --out {whole.path}": ["train --resume --out runs/photos"],
     "train --units raw": ["train --data bytes.npz --units raw"],

@@ -125,10 +125,10 @@ BAD = {
     "no pixels": (png(0, 8, 8, 0, b""), "."),
     "32 bits": (saved(Image.fromarray(np.full((8, 8), 7, np.int32)), "TIFF"), "32 bits"),
     "floats": (saved(Image.fromarray(np.full((8, 8), 0.5, np.float32)), "TIFF"), "32 bits"),
-    "text": (b"hello", "cannot identify"),
-    "nothing": (b"", "cannot identify"),
-    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", "cannot identify"),
-    "pickle": (pickle.dumps([1]), "cannot identify"),
+    "text": (b"hello", "not an image"),
+    "nothing": (b"", "not an image"),
+    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", "not an image"),
+    "pickle": (pickle.dumps([1]), "not an image"),
 }
 
 
@@ -344,7 +344,7 @@ def test_a_table_for_training_is_held_to_the_same(tmp_path):
     (tmp_path / "t.csv").write_text(text + "1_0,k\n")
     with pytest.raises(ArgumentError, match="'1_0' for 'a'"):
         table(tmp_path / "t.csv")
-    with pytest.warns(DataWarning, match="1 rows"):
+    with pytest.warns(DataWarning, match="1 row of"):
         assert table(tmp_path / "t.csv", skip_bad=True).classes == 2
 
 

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageColor
 
 from accidents import Accident
 from commands import ENVIRONMENT, safeset
@@ -57,7 +57,7 @@ def test_commands_introduce_themselves_in_a_pipe(tmp_path):
     _, errors = safeset(
         "train", "--data", "digits", "--epochs", "1", "--model", "mlp-2x32", "--out", "run", cwd=tmp_path
     )
-    assert errors.startswith("Training on 1,198 points, 10 classes, mlp-2x32 with 3,466 parameters, 1 epochs")
+    assert errors.startswith("Training on 1,198 points, 10 classes, mlp-2x32 with 3,466 parameters, 1 epoch, ")
 
 
 class Terminal(io.StringIO):
@@ -120,6 +120,17 @@ def test_lines_that_safeset_did_not_write_are_not_drawn(drawn, tmp_path):
     assert not list(tmp_path.iterdir())
     draw_curves(Run(tmp_path), [*lines, {"epoch": 4, "seconds": 1.0}], 2)
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.png"]
+
+
+def test_top1_is_drawn_where_it_was_recorded(drawn, tmp_path):
+    pytest.importorskip("matplotlib")
+    numbers = {"loss": 1.0, "vra": 0.5, "rejection_rate": 0.1, "accuracy": 0.9}
+    for also, there in (({}, False), ({"top1": 0.7}, True)):
+        lines = [{"epoch": epoch, "seconds": 1.0, **numbers, **also} for epoch in (1, 2, 3)]
+        draw_curves(Run(tmp_path), lines, None)
+        with Image.open(tmp_path / "metrics.png") as image:
+            violet = (np.asarray(image.convert("RGB")) == ImageColor.getrgb(pictures.TOP1[2])).all(axis=2)
+        assert bool(violet.any()) == there
 
 
 PROOF = """

@@ -98,8 +98,8 @@ def _told(record: dict[str, Any]) -> list[str]:
     if record["composited"]:
         name += " (transparent, put on a background)"
     if record["certified"]:
-        return [name, f"{{{_names(record['core'])}}}", _names(record["optional"]) or "–", record["promise"]]
-    return [name, "⊥ no certificate", "–", record["promise"].removeprefix("no certificate: ")]
+        return [name, f"{{{_names(record['core'])}}}", _names(record["optional"]), record["promise"]]
+    return [name, "⊥ no certificate", "", record["promise"].removeprefix("no certificate: ")]
 
 
 def _size(found: Mapping[str, int]) -> str:

@@ -92,7 +92,7 @@ class Diagnosis:
             return f"Train for this ε or a larger one: the network was trained for less, ε = {shown_epsilon(own)}."
         return (
             f"Train longer (more epochs), for a larger ε than {shown_epsilon(own)}, which the network was trained for, "
-            "or for a larger K; and see what each ε and K costs: safeset suggest RUN. Otherwise ask for a smaller ε."
+            "or for a larger K; otherwise ask for a smaller ε. What each ε and K costs, of a run: safeset suggest RUN"
         )
 
     def __str__(self) -> str:

@@ -44,10 +44,8 @@ def _runtime() -> _Runtime | None:
     """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        found = _Runtime(
-            library.omp_set_num_threads,
-            library.MKL_Set_Num_Threads_Local if torch.backends.mkl.is_available() else None,  # type: ignore[no-untyped-call]
-        )
+        has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+        found = _Runtime(library.omp_set_num_threads, library.MKL_Set_Num_Threads_Local if has_mkl else None)
     except (OSError, AttributeError):
         return None
     before = torch.get_num_threads()
@@ -63,7 +61,7 @@ def one_thread(small: bool = True) -> Iterator[None]:
 
     torch keeps a number of threads for each thread of Python; those of others, and of new ones, stay as they are.
     """
-    if not small or getattr(_own, "inside", False):
+    if not small or torch.compiler.is_compiling() or getattr(_own, "inside", False):
         yield
         return
     runtime = _runtime()

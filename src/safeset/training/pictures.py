@@ -23,10 +23,12 @@ from safeset.runs import Run
 FEWEST = 3  # epochs, for curves
 IMAGES, COLUMNS = 12, 4
 CURVES = (("vra", "VRA", "#1f6f43"), ("accuracy", "accuracy", "#3b6fb6"), ("rejection_rate", "rejected", "#c2410c"))
+TOP1 = ("top1", "top-1", "#7c3aed")  # which older runs did not record
+LEFT, RIGHT = 0.8, 1.15  # inches beside the curves
 
 
 def draw_curves(run: Run, records: Sequence[dict[str, Any]], epoch: int | None) -> None:
-    """Write metrics.png: loss, estimated VRA, accuracy and rejection rate of each epoch.
+    """Write metrics.png: loss, estimated VRA, accuracy, top-1 where it was recorded, and rejection rate of each epoch.
 
     Args:
         run: where to.
@@ -59,11 +61,12 @@ def _curves(records: Sequence[dict[str, Any]], epoch: int | None) -> bytes:
     sheet = Sheet(5.5)
     numbers = [record["epoch"] for record in records]
     on = records[-1].get("on", "training")
-    loss, rates = (sheet.axes(0.65, top, WIDTH - 1.75, height) for top, height in ((0.35, 1.4), (2.4, 2.5)))
+    loss, rates = (sheet.axes(LEFT, top, WIDTH - LEFT - RIGHT, height) for top, height in ((0.35, 1.4), (2.55, 2.4)))
     loss.plot(numbers, [record["loss"] for record in records], color=INK, linewidth=1.2)
     rates.set_ylim(0, 1)
     ends = []
-    for name, text, colour in CURVES:
+    recorded = all(isinstance(record.get(TOP1[0]), int | float) for record in records)
+    for name, text, colour in (*CURVES, TOP1) if recorded else CURVES:
         line = [record[name] for record in records]
         rates.plot(numbers, line, color=colour, linewidth=1.2)
         ends.append((line[-1], text, colour))
@@ -71,7 +74,9 @@ def _curves(records: Sequence[dict[str, Any]], epoch: int | None) -> bytes:
         rates.text(
             1.02, height, f"{text} {place:.3f}", transform=rates.transAxes, color=colour, fontsize=SMALL, va="center"
         )
-    for axes in (loss, rates):
+    for axes, measured in ((loss, "loss"), (rates, "share of the points")):
+        axes.set_xlabel("epoch", fontsize=SMALL, color=FAINT)
+        axes.set_ylabel(measured, fontsize=SMALL, color=FAINT)
         axes.set_xlim(min(numbers), max(numbers))
         axes.tick_params(labelsize=SMALL, colors=FAINT)
         axes.xaxis.set_major_locator(_whole_numbers())
@@ -80,10 +85,9 @@ def _curves(records: Sequence[dict[str, Any]], epoch: int | None) -> bytes:
         axes.grid(axis="y", color="#eeeeee")
         if epoch is not None:
             axes.axvline(epoch, color="#999999", linewidth=0.8, linestyle="--")
-    sheet.text(0.65, 0.1, "loss", fontsize=SMALL)
+    sheet.text(LEFT, 0.1, "on training points", fontsize=SMALL)
     chosen = f"; dashed: epoch {epoch}, whose weights are the model" if epoch is not None else ""
-    sheet.text(0.65, 2.15, f"on {on} points, estimated by the power method{chosen}", fontsize=SMALL)
-    sheet.text(0.65 + (WIDTH - 1.75) / 2, 5.2, "epoch", fontsize=SMALL, color=FAINT, ha="center")
+    sheet.text(LEFT, 2.3, f"on {on} points, estimated by the power method{chosen}", fontsize=SMALL)
     return sheet.png()
 
 
