@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 ELEMENTS_AT_ONCE = 2**27  # of the patches of images; 1 GB
 
@@ -27,13 +27,15 @@ def strict_arithmetic() -> Iterator[None]:
 
     Without autocast, nothing but cuDNN knows other ways (Winograd, FFT) in float64: torch's own convolutions are used
     instead, and on a GPU, where these take one point at a time, products of matrices. The flag is the process's, so the
-    last thread out restores it.
+    last thread out restores it. Modes of the caller, which could put anything in the place of torch's functions, are
+    set aside.
     """
     with _STRICT:
         _strict_now.append(_strict_now[0] if _strict_now else torch.backends.cudnn.enabled)
         torch.backends.cudnn.enabled = False
     try:
         with (
+            without_modes(),
             torch.no_grad(),
             torch.autocast("cpu", enabled=False),
             torch.autocast("cuda", enabled=False),
@@ -45,6 +47,18 @@ def strict_arithmetic() -> Iterator[None]:
             before = _strict_now.pop()
             if not _strict_now:
                 torch.backends.cudnn.enabled = before
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """While it is active, torch's functions are torch's own: no mode of the caller stands in for them."""
+    aside = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        for mode in reversed(aside):
+            torch._C._push_on_torch_function_stack(mode)
 
 
 def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
@@ -108,7 +122,7 @@ def convolved(
     parts = []
     per_point = max(1, weight[0].numel() * groups * x.shape[2] * x.shape[3] // (down * right))
     for part in torch.split(x, max(1, ELEMENTS_AT_ONCE // per_point)):
-        padded = functional.pad(part, (left, left, above, above))
+        padded = torch.constant_pad_nd(part, (left, left, above, above))
         rows = padded.unfold(2, (height - 1) * apart + 1, down)[..., ::apart]
         patches = rows.unfold(3, (width - 1) * aside + 1, right)[..., ::aside]
         # (batch, channels, height', width', kernel height, kernel width) → (groups, taps, batch · height' · width')

@@ -16,6 +16,7 @@ import safeset.lipschitz.known  # noqa: F401  (registers torch's layers)
 from safeset.errors import ArgumentError, UnsupportedLayerError, expected
 from safeset.inputs import all_finite
 from safeset.layers import Residual
+from safeset.lipschitz.operations import Operation
 from safeset.lipschitz.rules import Shape, check_untouched, registration, rule_of
 
 
@@ -108,7 +109,7 @@ def _freeze(layer: nn.Module, name: str, shape: Shape, shared: list[bool]) -> tu
                 "which would change the shortcut too."
             )
         plain.inplace = False  # type: ignore[assignment]
-    out, same_memory = _probe(plain, name, shape)
+    out, same_memory = _probe(plain, rule_of(plain, name).operation(plain, shape), name, shape)
     shared[0] = shared[0] and same_memory
     return plain, (Step(name, shape),), out
 
@@ -117,7 +118,7 @@ def _join(name: str, child: str) -> str:
     return f"{name}.{child}" if name else child
 
 
-def _probe(layer: nn.Module, name: str, shape: Shape) -> tuple[Shape, bool]:
+def _probe(layer: nn.Module, operation: Operation, name: str, shape: Shape) -> tuple[Shape, bool]:
     """The shape of one point that leaves a frozen layer, and whether it is still in the same memory."""
     for part, tensor in layer.state_dict().items():
         if not tensor.is_meta and not all_finite(tensor):
@@ -127,7 +128,7 @@ def _probe(layer: nn.Module, name: str, shape: Shape) -> tuple[Shape, bool]:
     zeros = torch.zeros(2, *shape, dtype=torch.float64, device=tensors[0].device if tensors else "cpu")
     what = f"layer {name!r} ({layer})"
     try:
-        out = layer(zeros)
+        out = operation(zeros)
     except (RuntimeError, ArgumentError) as error:
         raise ArgumentError(
             f"Expected {what} to take inputs of shape {shape}: check input_shape. {str(error).splitlines()[0]}"

@@ -1,6 +1,6 @@
 """CertifiedNet: a network, a guarantee and a radius."""
 
-import copy
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from safeset.constants import HeadConstants
 from safeset.diagnosis import Diagnosis
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.estimation import estimate, start_vectors
-from safeset.freezing import Content, check_layers, freeze, products
+from safeset.freezing import Content, check_layers, freeze
 from safeset.guarantees import Guarantee, as_guarantee
 from safeset.inputs import (
     Numbers,
@@ -32,10 +32,12 @@ from safeset.lipschitz.upward import row_norms
 from safeset.lipschitz.witness import Witness
 from safeset.margins import instrument
 from safeset.measured import Measured
-from safeset.proof import Bounds, Proof, prove
+from safeset.proof import Bounds, Proof
+from safeset.sealed import Sealed
 from safeset.threads import FEW_PRODUCTS, one_thread
 
 POINTS_AT_ONCE = {"cpu": 64, "cuda": 256}  # on a CPU fewer: what they need is then kept, not fetched anew each time
+MOST_TRIES = 20  # to copy a network that other threads change
 
 
 class CertifiedNet(nn.Module):
@@ -79,7 +81,9 @@ class CertifiedNet(nn.Module):
         self.guarantee.largest_k(self.classes)  # raises if there are too few classes
         self.units = ""  # what the inputs are measured in, where a run says so
         self.trained_for: float | None = None  # the ε that `safeset.train` trains it for
-        self._kept: list[tuple[Content, FrozenNet]] = []  # in a list, so that it is no submodule
+        self._sealed: Sealed | None = None  # what is certified; changed by one thread at a time
+        self._lock = threading.RLock()
+        self._wish = "auto"  # how convolutions are proved
         self._witnesses: Mapping[str, Witness] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,9 +124,8 @@ class CertifiedNet(nn.Module):
 
         A copy that later changes of this net do not reach, with what has been proved of it so far.
         """
-        kept = self._certified()
-        with torch.inference_mode(False):
-            return FrozenNet(self, copy.deepcopy(kept.network), kept, kept._made)
+        with self._lock:
+            return FrozenNet(self, *self._certified().copied())
 
     def bounds(self, *, convolutions: str | None = None) -> Bounds:
         """Proved Lipschitz constants: ``.pairs``, ``.head``, ``.layers``.
@@ -131,19 +134,17 @@ class CertifiedNet(nn.Module):
             convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (by a torus alone: mostly cheaper, and looser),
                 ``"auto"`` (exact where it is affordable), or None: as proved before, else ``"auto"``.
         """
-        bounds = self._certified().proof(convolutions).bounds  # whose tensors stay with the proof
+        bounds = self._proved(convolutions)[1].bounds  # whose tensors stay with the proof
         head = HeadConstants(bounds.head.rows.clone(), bounds.head.scale)
         return replace(bounds, head=head)
 
     def witnesses(self) -> Mapping[str, Witness]:
         """With what the bounds were proved, by layer: `remember` makes the same proofs quick in another process."""
-        return self._certified().proof().witnesses
+        return self._proved()[1].witnesses
 
     def remember(self, witnesses: Mapping[str, Witness]) -> None:
         """Prove with witnesses of an earlier proof: what they confirm is not searched for. They are not believed."""
         self._witnesses = dict(witnesses)
-        for _, kept in self._kept:
-            kept._witnesses = self._witnesses
 
     @uncompiled
     def measure(self, x: Numbers) -> Measured:
@@ -156,11 +157,13 @@ class CertifiedNet(nn.Module):
             Points that have ``certificate``, ``membership_radii`` and ``target_table``, of the net as it is now.
         """
         with strict_arithmetic():
-            frozen, inputs = self._certified(), self._inputs(x)
-            proof = frozen.proof()
-            with one_thread(len(inputs) * products(frozen.network, frozen._steps) <= FEW_PRODUCTS):
-                parts = frozen._parts(inputs)
-                logits = check_logits(frozen._logits(parts))
+            inputs = self._inputs(x)
+            sealed, proof = self._proved()
+            with one_thread(len(inputs) * sealed.products <= FEW_PRODUCTS):
+                some = POINTS_AT_ONCE.get(sealed.device.type, 256)
+                parts = [part.to(sealed.device, torch.float64) for part in torch.split(inputs, some) if len(part)]
+                empty = torch.zeros(0, sealed.classes, dtype=torch.float64, device=sealed.device)
+                logits = check_logits(torch.cat([empty, *map(sealed.logits, parts)]))
                 check_subnormals(logits.device)  # in all threads that computed the logits
                 norms = torch.cat([logits.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
                 error, room = proof.allowance(norms)
@@ -257,29 +260,56 @@ class CertifiedNet(nn.Module):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _certified(self) -> "FrozenNet":
-        """The frozen form of the network as it is now: kept while nothing changes, by content, and never handed out."""
-        self._check_itself(CertifiedNet)
-        check_layers(self.network, self._steps)
-        content = Content.of(self.network, self.input_shape)
-        source, kept = self._kept[0] if self._kept else (None, None)
-        # What a parametrisation computes may depend on more than its content: it is evaluated each time.
-        parametrised = any(is_parametrized(layer) for layer in self.network.modules())
-        if source is None or kept is None or parametrised or not source.equals(content):
-            network, self._steps, self.classes = freeze(self.network, self.input_shape)
-            kept = FrozenNet(self, network, kept, Content.of(network, self.input_shape).kept())
-            self._kept[:] = [(content.kept(), kept)]
-        return kept
+    def _certified(self) -> Sealed:
+        """The network as it is now, sealed: kept while nothing changes, by content, and never handed out.
 
-    def _check_itself(self, kind: "type[CertifiedNet]") -> None:
+        What is sealed is a copy, and afterwards the network is compared with it: so it is what the network was at one
+        moment, even if other threads change it meanwhile.
+        """
+        self._check_itself()
+        with self._lock:
+            for _ in range(MOST_TRIES):
+                check_layers(self.network, self._steps)
+                # What a parametrisation computes may depend on more than its content: it is evaluated each time.
+                parametrised = any(is_parametrized(layer) for layer in self.network.modules())
+                before, now = self._sealed, Content.of(self.network, self.input_shape)
+                if before is not None and not parametrised and before.source.equals(now):
+                    return before
+                sealed = Sealed.of(self.network, self.input_shape)
+                if not sealed.source.equals(Content.of(self.network, self.input_shape)):
+                    continue
+                self._sealed = sealed.after(before)
+                self._steps, self.classes = sealed.steps, sealed.classes
+                return self._sealed
+        raise expected(
+            "weights that stay the same while they are copied",
+            "others each time",
+            "Another thread changes the network: stop it, or certify net.frozen(), made before.",
+        )
+
+    def _proved(self, convolutions: str | None = None) -> tuple[Sealed, Proof]:
+        """The sealed network, and what is proved of it: once, unless the wish is another."""
+        with self._lock:
+            sealed, wish = self._certified(), self._wish if convolutions is None else convolutions
+            proof = sealed.proof(wish, self._witnesses)
+            self._wish = wish
+        return sealed, proof
+
+    def _check_itself(self) -> None:
         """Refuse hooks on the net, and subclasses that compute something else: it would be left out of the proof."""
         check_untouched(self)
+        kind = FrozenNet if isinstance(self, FrozenNet) else CertifiedNet
         if type(self).forward is not kind.forward or type(self).__call__ is not nn.Module.__call__:
             raise UnsupportedLayerError(f"Expected the forward of {kind.__name__}, but got another.")
 
     def __getstate__(self) -> dict[str, Any]:
         """Without proofs: they are trusted only in the process that made them."""
-        return {**self.__dict__, "_kept": [], "_proved": None, "_made": None, "_witnesses": {}}
+        return {**self.__dict__, "_sealed": None, "_lock": None, "_witnesses": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """With a lock of its own."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._lock = threading.RLock()
 
     def _inputs(self, x: Numbers) -> Tensor:
         inputs = as_tensor(x, "`x`").detach()
@@ -300,20 +330,15 @@ class CertifiedNet(nn.Module):
 class FrozenNet(CertifiedNet):
     """A network that does not change any more: plain float64 layers, proved once. Made by `CertifiedNet.frozen`."""
 
-    def __init__(
-        self, net: CertifiedNet, network: nn.Module, before: "FrozenNet | None" = None, made: Content | None = None
-    ) -> None:
+    def __init__(self, net: CertifiedNet, network: nn.Module, sealed: Sealed) -> None:
         nn.Module.__init__(self)
-        self.network, self._steps = network, net._steps
+        self.network, self._steps, self._sealed = network, sealed.steps, sealed
         self.input_shape, self.classes = net.input_shape, net.classes
         self.guarantee, self.epsilon, self.class_names = net.guarantee, net.epsilon, net.class_names
         self.units, self.trained_for = net.units, net.trained_for
+        self._wish, self._witnesses = net._wish, net._witnesses
+        self._lock = threading.RLock()
         self.eval()
-        # What was proved of another is looked at before it is used, like what was proved here.
-        self._proved: tuple[Content, Proof] | None = before._proved if before else None
-        self._wish: str = before._wish if before else "auto"
-        self._witnesses = net._witnesses
-        self._made = made  # what `freeze` has made, if this is that: then it need not be frozen again
 
     def forward(self, x: Tensor) -> Tensor:
         """Plain logits in float64."""
@@ -323,39 +348,18 @@ class FrozenNet(CertifiedNet):
         """Itself."""
         return self
 
-    def _certified(self) -> "FrozenNet":
-        return self
+    def proof(self, convolutions: str | None = None) -> Proof:
+        """What is proved of the weights as they are now; proved again if they, or the wish, have changed."""
+        return self._proved(convolutions)[1]
 
-    def _parts(self, inputs: Tensor) -> list[Tensor]:
-        """Points in float64 on the network's device, some at once."""
-        place = next(self.parameters()).device
-        some = POINTS_AT_ONCE.get(place.type, 256)
-        return [part.to(place, torch.float64) for part in torch.split(inputs, some) if len(part)]
-
-    def _logits(self, parts: list[Tensor]) -> Tensor:
-        empty = torch.zeros(0, self.classes, dtype=torch.float64, device=next(self.parameters()).device)
-        return torch.cat([empty, *(self.network(part) for part in parts)])
+    def _certified(self) -> Sealed:
+        with self._lock:
+            before, sealed = self._sealed, super()._certified()
+            if sealed is not before:  # whatever it has become is frozen too
+                self.network, self._sealed = sealed.copied()
+                sealed = self._sealed
+            return sealed
 
     def train(self, mode: bool = True) -> "FrozenNet":
         """Stays in evaluation mode."""
         return super().train(False)
-
-    def proof(self, convolutions: str | None = None) -> Proof:
-        """What is proved of the weights as they are now; proved again if they, or the wish, have changed."""
-        self._check_itself(FrozenNet)
-        self.network.eval()
-        wish = self._wish if convolutions is None else convolutions
-        content, proof = self._proved or (None, None)
-        now = Content.of(self.network, self.input_shape)
-        if content is not None and content.equals(now) and proof is not None and wish == self._wish:
-            check_layers(self.network, self._steps)  # hooks, and methods of classes, may have come since
-            return proof
-        with torch.inference_mode(False), strict_arithmetic():
-            if self._made is not None and self._made.equals(now):
-                check_layers(self.network, self._steps)
-            else:  # whatever it has become
-                self.network, self._steps, self.classes = freeze(self.network, self.input_shape)
-                self._made = Content.of(self.network, self.input_shape).kept()
-            proof = prove(self.network, self._steps, wish, self._witnesses)
-            self._proved, self._wish = (self._made, proof), wish
-        return proof

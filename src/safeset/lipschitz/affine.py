@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from safeset import layers
 from safeset.errors import TrainingWarning, UnsupportedLayerError, callers_level
+from safeset.lipschitz import operations
 from safeset.lipschitz.dense import absolute_norm, spectral_proof
 from safeset.lipschitz.estimate import power_method
+from safeset.lipschitz.operations import Operation
 from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.rules import Bound, Estimate, LayerRule, Proved, Shape
 from safeset.lipschitz.upward import Up, row_norms
@@ -51,6 +53,10 @@ class LinearRule(LayerRule):
         bound = claimed(found[0])
         return bound, "dense", Witness("dense", float(bound), found[1])
 
+    def operation(self, layer: nn.Linear, shape: Shape) -> Operation:
+        """By ATen."""
+        return operations.linear(layer)
+
     def work(self, layer: nn.Linear, shape: Shape, witness: Witness | None) -> float:
         """The Gram matrix, its eigenvalues, a factorisation and its check."""
         small, large = sorted(layer.weight.shape)
@@ -80,15 +86,19 @@ class ChannelAffineRule(LayerRule):
         scale, shift = self.scale_and_shift(layer)
         if len(scale) != shape[0]:
             raise UnsupportedLayerError(f"Expected {len(scale)} channels, but got {shape[0]}.")
-        return layers.ChannelAffine(scale, shift)
+        return layers.ChannelAffine(scale.double(), shift.double())
 
     def scale_and_shift(self, layer: Any) -> tuple[Tensor, Tensor]:
         """(channels,) each."""
-        return layer.scale, layer.shift
+        return _floating(layer.scale), _floating(layer.shift)
+
+    def operation(self, layer: layers.ChannelAffine, shape: Shape) -> Operation:
+        """By ATen."""
+        return operations.channel_affine(layer)
 
     def bound(self, layer: layers.ChannelAffine, shape: Shape, convolutions: str) -> Bound:
         """The largest |scale|."""
-        return Up(float(layer.scale.abs().amax())), "closed form"
+        return Up(float(layer.scale.double().abs().amax())), "closed form"
 
     def rounding(self, layer: layers.ChannelAffine, shape: Shape, bound: Up, before: Rounding) -> Rounding:
         """One product and one sum for each entry."""
@@ -108,7 +118,8 @@ class NormalizeRule(ChannelAffineRule):
 
     def scale_and_shift(self, layer: layers.Normalize) -> tuple[Tensor, Tensor]:
         """1 / std and −mean / std."""
-        return 1 / layer.std, -layer.mean / layer.std
+        mean, std = _floating(layer.mean), _floating(layer.std)
+        return 1 / std, -mean / std
 
 
 class BatchNormRule(ChannelAffineRule):
@@ -129,10 +140,15 @@ class BatchNormRule(ChannelAffineRule):
         """Scale = weight / √(var + eps), shift = bias − mean·scale."""
         if layer.running_var is None or layer.running_mean is None:
             raise UnsupportedLayerError("Expected batch norm with running statistics, but got none.")
-        scale = (layer.running_var + layer.eps).rsqrt()
+        scale = (_floating(layer.running_var) + layer.eps).rsqrt()
         scale = scale if layer.weight is None else layer.weight * scale
-        shift = -layer.running_mean * scale
+        shift = -_floating(layer.running_mean) * scale
         return scale, shift if layer.bias is None else shift + layer.bias
+
+
+def _floating(numbers: Tensor) -> Tensor:
+    """Whole numbers as float64: of an int8, |−128| would be −128."""
+    return numbers if numbers.is_floating_point() else numbers.double()
 
 
 def bias_norm(bias: Tensor | None) -> Up:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, constant_pad_nd, conv2d
 from torch.nn.grad import conv2d_input
 
 from safeset.errors import expected
@@ -93,9 +92,9 @@ class Convolution:
 
 def convolve(x: Tensor, kernel: Tensor, rows: Axis, columns: Axis, groups: int = 1) -> Tensor:
     """The zero-padded convolution, (…, in, height, width) → (…, out, height', width')."""
-    x = functional.pad(x, (columns.before, columns.after, rows.before, rows.after))
+    x = constant_pad_nd(x, (columns.before, columns.after, rows.before, rows.after))
     stride, dilation = (rows.stride, columns.stride), (rows.dilation, columns.dilation)
-    return functional.conv2d(x, kernel, stride=stride, dilation=dilation, groups=groups)
+    return conv2d(x, kernel, stride=stride, dilation=dilation, groups=groups)
 
 
 def convolve_transposed(y: Tensor, kernel: Tensor, rows: Axis, columns: Axis, groups: int = 1) -> Tensor:

@@ -1,12 +1,16 @@
 """The layers that safeset knows: torch's own, and those of `safeset.layers`, each with its rule."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
 from safeset import layers
 from safeset.errors import UnsupportedLayerError
+from safeset.lipschitz import operations
 from safeset.lipschitz.affine import BatchNormRule, ChannelAffineRule, LinearRule, NormalizeRule
+from safeset.lipschitz.operations import Operation
 from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.rules import Bound, Estimate, ExactRule, LayerRule, Shape, register_layer
 from safeset.lipschitz.upward import Up
@@ -36,6 +40,10 @@ class LeakyReLURule(LayerRule):
         """max(1, |slope|)."""
         return Up(max(1.0, abs(layer.negative_slope))), "closed form"
 
+    def operation(self, layer: nn.LeakyReLU, shape: Shape) -> Operation:
+        """By ATen."""
+        return operations.leaky_relu(layer)
+
     def rounding(self, layer: nn.LeakyReLU, shape: Shape, bound: Up, before: Rounding) -> Rounding:
         """One product for each entry."""
         return before.scaled(bound, layer.negative_slope, math.prod(shape))
@@ -45,16 +53,23 @@ def _identity(layer: nn.Module, shape: Shape) -> nn.Module:
     return nn.Identity()
 
 
-_EXACT: tuple[type[nn.Module], ...] = (
-    *(nn.ReLU, layers.MinMax, layers.Abs),
-    *(nn.Identity, nn.Flatten, layers.InvertibleDownsampling, nn.PixelUnshuffle, nn.PixelShuffle, nn.ChannelShuffle),
-)
+_EXACT: dict[type[nn.Module], Callable[[Any], Operation]] = {
+    nn.ReLU: operations.relu,
+    layers.MinMax: operations.min_max,
+    layers.Abs: operations.absolute,
+    nn.Identity: operations.identity,
+    nn.Flatten: operations.flatten,
+    layers.InvertibleDownsampling: operations.downsampling,
+    nn.PixelUnshuffle: operations.pixel_unshuffle,
+    nn.PixelShuffle: operations.pixel_shuffle,
+    nn.ChannelShuffle: operations.channel_shuffle,
+}
 _DROPPED: tuple[type[nn.Module], ...] = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
-for _kind in _EXACT:
-    register_layer(_kind, ExactRule())
+for _kind, _operation in _EXACT.items():
+    register_layer(_kind, ExactRule(computes=_operation))
 for _kind in _DROPPED:
     register_layer(_kind, ExactRule(frozen=_identity))
-register_layer(nn.MaxPool2d, ExactRule(pooling_overlap, freeze_max_pool))
+register_layer(nn.MaxPool2d, ExactRule(pooling_overlap, freeze_max_pool, operations.max_pooling))
 register_layer(nn.LeakyReLU, LeakyReLURule())
 register_layer(nn.Linear, LinearRule())
 register_layer(nn.Conv2d, Conv2dRule())

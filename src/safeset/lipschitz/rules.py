@@ -5,6 +5,7 @@ is proved to be, and how the rounding of its float64 program adds up. Dispatch i
 anything, so it has no rule until it is given one.
 """
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.layers import Residual
+from safeset.lipschitz.operations import Operation
 from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.upward import Up
 from safeset.lipschitz.witness import Witness
@@ -41,6 +43,14 @@ class LayerRule(ABC):
         parameters, its buffers and its public attributes: changes are noticed there. By default the copy itself.
         """
         return layer  # type: ignore[no-any-return]
+
+    def operation(self, layer: Any, shape: Shape) -> Operation:
+        """What the frozen layer computes of a batch: this is what runs when points are certified.
+
+        ``layer`` is a private copy that does not change any more. By default its ``forward``, as its class has it; the
+        layers that safeset knows are computed without asking any module.
+        """
+        return functools.partial(type(layer).forward, layer)
 
     def vector_shape(self, layer: Any, shape: Shape) -> Shape | None:
         """Shape of the vector that `estimate` keeps between batches; None if it needs none."""
@@ -108,7 +118,8 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
         )
     check_untouched(layer, name)
     rule, known_methods, _ = _RULES[kind]
-    if methods(kind) != known_methods:
+    home = {each.__module__ for each in kind.__mro__}  # a patch from before the layer became known comes from elsewhere
+    if methods(kind) != known_methods or getattr(kind.forward, "__module__", "") not in home:
         raise UnsupportedLayerError(
             f"Expected the forward of {kind.__name__}, but got another in {_called(layer, name)}."
         )
@@ -197,14 +208,20 @@ class ExactRule(LayerRule):
     Args:
         lipschitz: L as a function of layer and shape, from above; 1 by default.
         frozen: what the layer becomes when frozen, if not itself.
+        computes: what it computes, made from the frozen layer; by default its own ``forward``.
     """
 
     lipschitz: Callable[[Any, Shape], Up] = lambda layer, shape: Up(1.0)
     frozen: Callable[[Any, Shape], nn.Module] = lambda layer, shape: layer
+    computes: Callable[[Any], Operation] | None = None
 
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """Itself, or as told."""
         return self.frozen(layer, shape)
+
+    def operation(self, layer: Any, shape: Shape) -> Operation:
+        """As told."""
+        return super().operation(layer, shape) if self.computes is None else self.computes(layer)
 
     def estimate(self, layer: Any, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """L."""

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from safeset.errors import UnsupportedLayerError
+from safeset.lipschitz import operations
 from safeset.lipschitz.affine import bias_norm, filled, given_vector, meta
 from safeset.lipschitz.convolution import Axis, Convolution, convolve, convolve_transposed, kernel_norm
 from safeset.lipschitz.dense import spectral_bound
 from safeset.lipschitz.estimate import power_method
 from safeset.lipschitz.norms import confirmed_bound, convolution_proof, cost, method_of
+from safeset.lipschitz.operations import Operation
 from safeset.lipschitz.rounding import Rounding
 from safeset.lipschitz.rules import Bound, Estimate, LayerRule, Proved, Shape
 from safeset.lipschitz.upward import Up
@@ -78,6 +80,10 @@ class Conv2dRule(LayerRule):
                     largest, method = bound, method_of(witness)
         return largest, method, witness if len(parts) == 1 else None
 
+    def operation(self, layer: nn.Conv2d, shape: Shape) -> Operation:
+        """By ATen."""
+        return operations.convolution(layer)
+
     def work(self, layer: nn.Conv2d, shape: Shape, witness: Witness | None) -> float:
         """That of the cheapest proof; of the groups the first may be enough."""
         kernel = layer.weight.detach().double().chunk(layer.groups)[0]
@@ -120,6 +126,10 @@ class AvgPool2dRule(LayerRule):
         """The norm of the windows' sums along each axis, over the number of pixels."""
         rows, columns = axes(layer, shape)
         return (_window_norm(rows) * _window_norm(columns)).over(rows.kernel * columns.kernel), "dense"
+
+    def operation(self, layer: nn.AvgPool2d, shape: Shape) -> Operation:
+        """By ATen."""
+        return operations.average_pooling(layer)
 
     def rounding(self, layer: nn.AvgPool2d, shape: Shape, bound: Up, before: Rounding) -> Rounding:
         """Sums of the window's pixels, divided."""
