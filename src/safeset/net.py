@@ -34,6 +34,7 @@ from safeset.margins import instrument
 from safeset.measured import Measured
 from safeset.proof import Bounds, Proof, prove
 from safeset.threads import FEW_PRODUCTS, one_thread
+from safeset.travelling import Seen
 
 POINTS_AT_ONCE = {"cpu": 64, "cuda": 256}  # on a CPU fewer: what they need is then kept, not fetched anew each time
 
@@ -164,7 +165,8 @@ class CertifiedNet(nn.Module):
                 norms = torch.cat([logits.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
                 error, room = proof.allowance(norms)
                 proof.warn_if_swamped(norms, logits, error)
-        return Measured(logits, proof.bounds, error, room, self.epsilon, self.guarantee, self.class_names)
+        seen = Seen(self, frozen, inputs, logits, proof.bounds.head)
+        return Measured(logits, proof.bounds, error, room, self.epsilon, self.guarantee, self.class_names, seen)
 
     def certify(
         self,
