@@ -101,8 +101,15 @@ def _statement(certificate: "Certificate") -> dict[str, Any]:
     inside = [(p, q) for p in range(a, b + 1) for q in range(p, b + 1) if float(table[p - 1, q - 1]) >= radius]
     p, q = min(inside, key=lambda window: window[1] - window[0])  # what proves it: the others are around it
     core, optional = ranking[:a], ranking[a:b]
-    pairs = sorted({pair for chain in check.chains(ranking, p, q) for pair in chain})
-    constants = seen.head.upper(torch.tensor([j for j, _ in pairs], device=seen.head.rows.device))
+    constants = seen.head.upper(torch.tensor(ranking[:q], device=seen.head.rows.device)).tolist()
+    known = {(j, i): row[i] for j, row in zip(ranking[:q], constants, strict=True) for i in range(classes)}
+    used: dict[
+        tuple[tuple[int, int], ...], None
+    ] = {}  # of each chain one pair, where that is clearly enough, else all of them
+    for chain in check.chains(ranking, p, q):
+        enough = ((j, i) for j, i in chain if logits[j] - logits[i] > radius * known[j, i] * (1 + 1e-6))
+        alone = next(enough, None)
+        used[(alone,) if alone else tuple(chain)] = None
     guarantee: dict[str, Any] = {"guarantee": str(certificate.guarantee)}
     if isinstance(certificate.guarantee, Affinity):
         sets = affinity.resolved(certificate.guarantee.sets, certificate.guarantee.everyone_with, classes)
@@ -120,7 +127,8 @@ def _statement(certificate: "Certificate") -> dict[str, Any]:
         "logits": logits,
         "window": [p, q],
         "inequalities": [
-            {"pair": [j, i], "constant": float(row[i])} for (j, i), row in zip(pairs, constants, strict=True)
+            {"classes": [each for pair in pairs for each in pair], "constants": [known[pair] for pair in pairs]}
+            for pairs in used
         ],
         "input": seen.x[0].double().flatten().tolist(),
     }
