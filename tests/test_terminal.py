@@ -60,6 +60,9 @@ CASES = {
         (["suggest", "runs/photos", "--json"], "━", '"suggested"'),
     ],
     "audit": [(["audit", "runs/photos", "--points", "2", "--budget", "0.05"], "━", "class names", "same", "Written")],
+    "check": [
+        (["check", "proof.json", "runs/photos/model.safetensors", "b.png"], "The network", "b.png: at every", "Valid"),
+    ],
     "reproduce": [
         (
             ["reproduce", "blobs2d/standard", "blobs2d/rt2", "--seeds", "1", "--set", "epochs=1", "--out", "mine"],

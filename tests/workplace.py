@@ -63,6 +63,7 @@ def furnish(path):
     photos(path / "data" / "EuroSAT_RGB", ("Highway", "River", "Forest", "SeaLake"), picture)
     small_cifar(path / "data" / "cifar-100-binary", random)
     safeset("train", "--data", "photos/", "--guarantee", "rt3", "--epsilon", "0.25", *QUICK, "--out", RUNS[0], cwd=path)
+    safeset("certify", RUNS[0], "b.png", "--proof", "proof.json", cwd=path)
     for name in RUNS[1:]:
         shutil.copytree(path / RUNS[0], path / name)
     return path

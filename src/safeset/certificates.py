@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from safeset.errors import expected
 from safeset.guarantees import Guarantee
 from safeset.inputs import as_tensor, check_names, one_epsilon
 from safeset.promises import Answer, answers, check_preference, promise, shown
+
+if TYPE_CHECKING:
+    from safeset.travelling import Seen
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,6 +51,7 @@ class Certificate:
         covers: what the proof is about, in words.
         layers: the proved bound of each layer and its method, where a network was certified.
         class_names: names of the classes, for printing and records.
+        seen: the network and the input, for `proof`, where a network was certified.
     """
 
     windows: Tensor
@@ -61,6 +65,7 @@ class Certificate:
     class_names: tuple[str, ...] | None = None
     layers: tuple[Any, ...] = ()
     prefer: str = "smallest"
+    seen: "Seen | None" = None
 
     def __post_init__(self) -> None:
         check_preference(self.prefer)
@@ -168,7 +173,15 @@ class Certificate:
             raise expected("a number, a slice, a mask or a list of points", repr(index)[:80])
         index = places if places.dtype == torch.bool else places.long()
         index = index.to(self.windows.device)
-        return replace(self, windows=self.windows[index], ranking=self.ranking[index], eligible=self.eligible[index])
+        if index.dtype == torch.bool and len(index) == len(self):
+            index = index.nonzero()[:, 0]
+        return replace(
+            self,
+            windows=self.windows[index],
+            ranking=self.ranking[index],
+            eligible=self.eligible[index],
+            seen=self.seen and self.seen.at(index),
+        )
 
     def __iter__(self) -> Iterator["Certificate"]:
         return (self[place] for place in range(len(self)))
@@ -227,6 +240,23 @@ class Certificate:
             return "no certificate: not even without a change"
         a, b, limit = ladder[-1]
         return f"no certificate: only {promise(best[: a + 1], best[a + 1 : b + 1], limit)}"
+
+    def proof(self) -> dict[str, Any]:
+        """The proof as plain values, to be written as JSON: whoever has the weights can check it without safeset.
+
+        `safeset check`, or the one file `safeset/check.py` on its own, verifies it in exact arithmetic (docs/check.md).
+
+        Raises:
+            ArgumentError: if not all points are certified, or it was not a network that was certified.
+            UnsupportedLayerError: for layers that the checker does not know.
+        """
+        from safeset.travelling import proof_of
+
+        return proof_of(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the network: what is sent elsewhere, or kept, is the certificate alone."""
+        return {**self.__dict__, "seen": None}
 
     def __repr__(self) -> str:
         return (

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from safeset import __version__, console, console_answers
-from safeset.cli_checks import audit, figures, reproduce
+from safeset.cli_checks import audit, check, figures, reproduce
 from safeset.cli_data import data_app
 from safeset.cli_options import (
     Background,
@@ -27,6 +28,7 @@ from safeset.cli_options import (
     RunPath,
     Units,
     changes,
+    check_alone,
     names,
     own_network,
     radii,
@@ -284,6 +286,9 @@ def certify(
     background: Background = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each point, one in a line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
+    proof: Annotated[
+        Path | None, typer.Option(help="Also write a proof as JSON, which `safeset check` verifies by itself.")
+    ] = None,
     network: NetworkName = None,
     device: Device = None,
 ) -> None:
@@ -294,6 +299,11 @@ def certify(
     from safeset.workers import joined
 
     check_preference(prefer)
+    if proof is not None:
+        check_alone()
+        if not proof.parent.is_dir():
+            raise expected("a directory for the JSON file", f"none at {proof.parent}")
+    proofs: list[dict[str, Any]] = []
     notes: list[str] = []  # for after the table
     stdin = sys.stdin.buffer if sys.stdin else None
     with joined(device) as workers:
@@ -309,13 +319,29 @@ def certify(
             device=device,
             stdin=stdin,
             tell=notes.append,
+            proofs=None if proof is None else proofs,
         )
         records = console.waited(records, "proving the network's bounds")
         bad = _print_certificates(records, as_json=as_json, as_csv=as_csv, header=workers.first)
     console.notes(notes)
+    if proof is not None:
+        _write_proof(proof, proofs, Path(run) / "model.safetensors")
     if bad:
         console.err.print(f"{bad} of the points could not be read.")
         raise typer.Exit(1)
+
+
+def _write_proof(path: Path, proofs: list[dict[str, Any]], model: Path) -> None:
+    """Write the proofs of several batches as one, and say how it is checked."""
+    from safeset.files import write_whole
+
+    if not proofs:
+        raise expected("certified points to prove", "none", "Nothing was written: try a smaller --epsilon.")
+    found = [one for each in proofs for one in each["certificates"]]
+    write_whole(path, json.dumps({**proofs[0], "certificates": found}) + "\n")
+    images = [one["name"] for one in found] if all(one["as in its file"] for one in found) else []
+    typed = shlex.join(map(str, (path, model, *images)))
+    console.err.print(f"Proof of {len(found)} {'point' if len(found) == 1 else 'points'}: safeset check {typed}")
 
 
 def _print_certificates(records: Iterator[dict[str, Any]], *, as_json: bool, as_csv: bool, header: bool) -> int:
@@ -337,6 +363,7 @@ def _print_certificates(records: Iterator[dict[str, Any]], *, as_json: bool, as_
 
 app.command()(suggest)
 app.command()(audit)
+app.command()(check)
 app.command()(reproduce)
 app.command()(figures)
 

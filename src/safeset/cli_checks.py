@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from safeset import console
+from safeset.check import SECONDS
+from safeset.check import check as checked
 from safeset.cli_options import Changes, Device, NetworkName, RunPath, changes, check_alone, own_network
 from safeset.errors import expected
 from safeset.files import check_folder
@@ -50,6 +52,23 @@ def audit(
     console.out.print(f"\nWritten to {target}.")
     if result["verdict"] == "failed":
         raise typer.Exit(1)
+
+
+def check(
+    proof: Annotated[Path, typer.Argument(metavar="PROOF", help="JSON file, as `safeset certify` writes it.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The weights: model.safetensors of the run.")],
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[IMAGE]…", help="PNG files, one for each certificate, to be compared with its input."),
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Seconds.")] = SECONDS,
+) -> None:
+    """Check a proof in exact arithmetic, believing nothing of it: 0 valid, 1 refuted, 2 not checkable."""
+    code, said = checked(str(proof), str(model), images or (), budget)
+    for line in said:
+        console.out.print(line)
+    if code:
+        raise typer.Exit(code)
 
 
 def reproduce(

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
+from safeset.certificates import Certificate
 from safeset.data.dataset import Dataset, Progress
 from safeset.data.decoding import colour
 from safeset.data.points import Point, read_points
@@ -28,6 +29,7 @@ from safeset.own_networks import Factory
 from safeset.provenance import provenance, weights_digest
 from safeset.runs import Run, loaded
 from safeset.training.recipe import OWN_DATA, Data, Recipe
+from safeset.travelling import proof_of
 from safeset.workers import Workers
 
 POINTS_AT_ONCE = 64
@@ -175,6 +177,7 @@ def certify_files(
     device: str | None = None,
     stdin: BinaryIO | None,
     tell: Tell | None = None,
+    proofs: list[dict[str, Any]] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A record for each point: its name, what `Certificate.records` gives, the units of ε, and what became of an image.
 
@@ -182,7 +185,8 @@ def certify_files(
     whether a transparent one was put on a background. A point that cannot be read has a ``problem`` instead. A radius
     is None where no perturbation can break it. Several workers take turns of points, and the first gets all the
     records, in order; the others get none. ``tell`` is called at the end with an explanation, where hardly anything was
-    certified.
+    certified. To ``proofs``, where there is a list, proofs of the certified points are added (`Certificate.proof`),
+    with their names.
     """
     workers = Workers.here()
     if workers.count > 1 and "-" in files:
@@ -192,7 +196,9 @@ def certify_files(
     run = Run(path)
     recipe = run.read_recipe()
     net, unfinished = loaded(run, network)
-    net = net.to(as_device(device)).frozen()
+    if proofs is not None and not run.model.is_file():
+        raise expected(f"weights at {run.model}, which a proof is about", "none yet", "Let the training end first.")
+    stored, net = net.network, net.to(as_device(device)).frozen()
     task = recipe.task
     assert task is not None
     points = read_points(
@@ -211,12 +217,15 @@ def certify_files(
     options: dict[str, Any] = {"epsilon": epsilon, "method": method, "guarantee": guarantee}
 
     def certified(some: Sequence[Point]) -> Iterator[dict[str, Any]]:
-        good = [point.x for point in some if point.x is not None]
+        good, read = [point.x for point in some if point.x is not None], [each for each in some if each.x is not None]
         seen.extend(good[: POINTS_AT_ONCE - len(seen)])
         answers: Iterator[dict[str, Any]] = iter(())
         if good:
             x = torch.stack(good).to(next(net.parameters()).device)
-            answers = iter(net.certify(x, prefer=prefer, **options).records())
+            found = net.certify(x, prefer=prefer, **options)
+            answers = iter(found.records())
+            if proofs is not None and bool(found.certified.any()):
+                proofs.append(_named_proof(found, stored, read))
         for point in some:
             if point.x is None:
                 yield {"name": point.name, "problem": point.problem}
@@ -243,6 +252,16 @@ def certify_files(
 def _size(found: tuple[int, int] | None) -> dict[str, int] | None:
     """(height, width) by their names: nobody can take one for the other."""
     return None if found is None else {"width": found[1], "height": found[0]}
+
+
+def _named_proof(found: Certificate, stored: nn.Module, read: Sequence[Point]) -> dict[str, Any]:
+    """The proof of those points that are certified, with their names, and whether the checker can decode the image."""
+    proof = proof_of(found[found.certified], stored)
+    certified = (point for point, holds in zip(read, found.certified.tolist(), strict=True) if holds)
+    for one, point in zip(proof["certificates"], certified, strict=True):
+        changed = point.composited or point.resized_from is not None
+        one |= {"name": point.name, "as in its file": point.name.lower().endswith(".png") and not changed}
+    return proof
 
 
 def plain(value: Any) -> Any:

@@ -16,6 +16,7 @@ from safeset.inputs import one_epsilon
 from safeset.proof import Bounds
 from safeset.radii import ClassError
 from safeset.threads import few_logits, one_thread
+from safeset.travelling import Seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,7 @@ class Measured:
     _epsilon: float
     _guarantee: Guarantee
     _class_names: tuple[str, ...] | None = field(repr=False)
+    _seen: Seen = field(repr=False)
     _trained_for: float | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -62,7 +64,8 @@ class Measured:
             )
             windows = self._within(found.windows)
         covers = f"the frozen network in exact arithmetic, and its float64 program as run on {windows.device.type}"
-        return replace(found, windows=windows, covers=covers, layers=self._bounds.layers, prefer=prefer)
+        found = replace(found, covers=covers, layers=self._bounds.layers, seen=self._seen)
+        return replace(found, windows=windows, prefer=prefer)
 
     def diagnose(
         self,

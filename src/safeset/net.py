@@ -35,6 +35,7 @@ from safeset.measured import Measured
 from safeset.proof import Bounds, Proof
 from safeset.sealed import Sealed
 from safeset.threads import FEW_PRODUCTS, one_thread
+from safeset.travelling import Seen
 
 POINTS_AT_ONCE = {"cpu": 64, "cuda": 256}  # on a CPU fewer: what they need is then kept, not fetched anew each time
 MOST_TRIES = 20  # to copy a network that other threads change
@@ -168,7 +169,8 @@ class CertifiedNet(nn.Module):
                 norms = torch.cat([logits.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
                 error, room = proof.allowance(norms)
                 proof.warn_if_swamped(norms, logits, error)
-        about = (self.epsilon, self.guarantee, self.class_names, self.trained_for)
+        seen = Seen(self, sealed, inputs, logits, proof.bounds.head)
+        about = (self.epsilon, self.guarantee, self.class_names, seen, self.trained_for)
         return Measured(logits, proof.bounds, error, room, *about)
 
     def certify(
