@@ -30,7 +30,7 @@ from safeset.integers import (
     sides,
 )
 from safeset.net import FrozenNet
-from safeset.proof import Bounds, LayerBound
+from safeset.proof import Bounds
 from safeset.rational import ORDERS, Multiples, evaluate, order, squared_norm, window_axes
 from safeset.splitting import banded, proved
 
@@ -270,7 +270,7 @@ def _features(steps: Steps, bounds: Bounds, factors: list[Reproof]) -> Outcome:
         return "proved" if endless else "refuted", "a layer's bound is ∞", None
     if not all(line.bound >= 0 for line in bounds.layers):
         return "refuted", "a layer's bound is not a number ≥ 0", None
-    if not Fraction(float(bounds.head.scale)) >= _product(steps, iter(bounds.layers)):
+    if not Fraction(float(bounds.head.scale)) >= product_of(steps, iter(bounds.layers)):
         return "refuted", "the product of the layers' bounds, in fractions", None
     open_ = [line.name for line in factors if line.verdict != "proved"]
     if open_:
@@ -278,10 +278,11 @@ def _features(steps: Steps, bounds: Bounds, factors: list[Reproof]) -> Outcome:
     return "proved", "the product of the layers' bounds, in fractions", None
 
 
-def _product(steps: Steps, lines: Iterator[LayerBound]) -> Fraction:
+def product_of(steps: Steps, lines: Iterator[Any]) -> Fraction:
+    """The product of the bounds of layers in a row, which come as ``lines``; 1 + that of its body for x + g(x)."""
     product = Fraction(1)
     for step in steps:
-        product *= 1 + _product(step.body, lines) if isinstance(step, Branch) else Fraction(next(lines).bound)
+        product *= 1 + product_of(step.body, lines) if isinstance(step, Branch) else Fraction(next(lines).bound)
     return product
 
 
