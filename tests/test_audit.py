@@ -51,8 +51,6 @@ def test_a_sound_run_passes(run):
     checks = {check["what"]: check["verdict"] for check in result["checks"]}
     names = ("class names", "bounds", "weights", "recipe", "test data", "settings", "numbers")
     assert checks == dict.fromkeys(names, "same")
-        ("class names", "bounds", "weights", "recipe", "test data", "settings", "numbers"), "same"
-    )
     assert {line["verdict"] for line in result["bounds"]} == {"proved"}
     windows = result["windows"]
     assert windows["points"] == windows["of_points"] > 20
@@ -317,7 +315,8 @@ def test_the_command_line(run):
 
 
 def test_where_it_has_to_stop_it_says_so(run):
-    run.model.write_bytes(b"no tensors")
+    tensors, metadata = read_tensors(run.model)
+    write_tensors(run.model, {name: tensor[:1] for name, tensor in tensors.items()}, metadata)
     _, errors = safeset("audit", "run", cwd=run.path.parent, code=1)
     told = json.loads((run.path / "audit.json").read_text())
     assert told["verdict"] == "inconclusive"
