@@ -1,5 +1,6 @@
 """Certificates of a net, held against what is proved again of the same points."""
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -95,7 +96,8 @@ def recheck(
     except OutOfTimeError:
         found.open.append(f"time to recompute the windows of {found.points:,} of {found.of_points:,} points only")
     with suppress(OutOfTimeError, UnsupportedLayerError):
-        for place in _with_windows(certificate)[:EXACTLY]:
+        finite = logits.isfinite().all(dim=1)
+        for place in [place for place in _with_windows(certificate) if bool(finite[place])][:EXACTLY]:
             point = Point(head, x[place].cpu(), logits[place].tolist(), certificate.ranking.shape[1])
             if not _near(point, logits[place].tolist(), exactly(net.network, x[place].cpu(), last).tolist(), 1):
                 found.tell("logits further from the exact ones than rounding can be")
@@ -141,7 +143,7 @@ def _points(found: Rechecked, head: Head, net: FrozenNet, x: Tensor, logits: Ten
         for place, again in zip(places, direct, strict=True):
             head.deadline.check()
             row = logits[place].tolist()
-            if not all(map(np.isfinite, row)):
+            if not all(map(math.isfinite, (*row, *again.tolist()))):
                 found.tell("certified points whose logits are not finite")
                 continue
             point = Point(head, x[place].cpu(), row, k)
