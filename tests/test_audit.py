@@ -20,9 +20,8 @@ from safeset.constants import HeadConstants
 from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.errors import ArgumentError, TrainingWarning
-from safeset.evaluation import evaluate
 from safeset.files import read_tensors, write_tensors
-from safeset.jobs import plain, run_data
+from safeset.jobs import run_data
 from safeset.net import CertifiedNet
 from safeset.rational import evaluate as exactly
 from safeset.rational import rational
@@ -49,14 +48,17 @@ def test_a_sound_run_passes(run):
     result = audit_run(run, **QUICK)
     assert result["verdict"] == "passed", result["reasons"]
     assert result["violations"] == []
-    assert {check["what"]: check["verdict"] for check in result["checks"]} == {
-        "weights": "same",
-        "recipe": "same",
-        "class names": "same",
-        "bounds": "same",
-        "numbers": "same",
-    }
+    checks = {check["what"]: check["verdict"] for check in result["checks"]}
+    names = ("class names", "bounds", "weights", "recipe", "test data", "settings", "numbers")
+    assert checks == dict.fromkeys(names, "same")
     assert {line["verdict"] for line in result["bounds"]} == {"proved"}
+    windows = result["windows"]
+    assert windows["points"] == windows["of_points"] > 20
+    assert windows["windows"] > 40
+    assert windows["logits"] == 3
+    assert windows["false"] == windows["wrong"] == windows["open"] == []
+    assert windows["smaller"] == 0
+    assert "unfinished" not in result
     assert result["attack"]["points"] > 20
     assert result["attack"]["windows"] == result["attack"]["of_windows"] > 40
     assert [row["factor"] for row in result["control"]] == [0.5, 0.25, 0.1]
@@ -164,7 +166,8 @@ def test_what_is_no_evaluation_is_told(run):
 def test_little_time_is_no_pass(run):
     result = audit_run(run, minutes=0.001, device="cpu")
     assert result["verdict"] == "inconclusive"
-    assert "no time to prove all bounds anew" in result["reasons"]
+    assert "the bound of 0 (Conv2d) is not proved anew: no time was left" in result["reasons"]
+    assert any("windows of 0 of" in reason for reason in result["reasons"])
 
 
 def test_an_evaluation_that_does_not_fit_is_not_waited_for(run, monkeypatch):
@@ -185,7 +188,7 @@ def test_an_evaluation_that_does_not_fit_is_not_waited_for(run, monkeypatch):
     batches = -(-len(data.test) // 10)
     assert seen == [batches] * (2 + batches)  # the first, the second at which it ends; then all
     result = audit_run(run, points=2, minutes=1e-6, device="cpu")
-    assert "no time to evaluate all test data anew" in result["reasons"]
+    assert "numbers: no time to evaluate all test data anew" in result["reasons"]
 
 
 def test_violations_are_not_written_through_links(run, monkeypatch, tmp_path):
@@ -241,22 +244,23 @@ def test_affinity_sets_have_no_order_but_other_sets_are_told(tmp_path):
         assert checked(other) == "different"
 
 
-def test_numbers_of_a_device_that_proved_tighter_bounds_are_compared_at_what_these_are_worth(run):
+def test_numbers_of_another_kind_of_device_are_recomputed_or_inconclusive(run):
     net, data, recipe = load(run.path).frozen(), digits(), run.read_recipe()
     evaluation, bounds = (json.loads(path.read_text()) for path in (run.evaluation, run.bounds))
-    elsewhere = evaluate(net, data.test, epsilons=[0.97 * row["epsilon"] for row in evaluation["rows"][:1]])
-    evaluation["rows"] = [{**plain(row), "epsilon": row["epsilon"] / 0.97} for row in elsewhere]
-    evaluation["device"] = bounds["device"] = "cuda (as if)"
-    run.evaluation.write_text(json.dumps(evaluation))
+    evaluation["device"], bounds["device"] = "cuda (as if)", "cuda"
 
-    def numbers(scale):
-        run.bounds.write_text(json.dumps({**bounds, "before_the_head": scale * bounds["before_the_head"]}))
+    def told(lifted):
+        run.bounds.write_text(json.dumps(bounds))
+        rows = [{**row, "vra": row["vra"] + lifted} for row in evaluation["rows"]]
+        run.evaluation.write_text(json.dumps({**evaluation, "rows": rows}))
         return {check["what"]: check["verdict"] for check in stored_checks(run, recipe, net, data)}
 
-    assert numbers(0.97)["numbers"] == numbers(0.97)["bounds"] == "same"
-    assert numbers(1.0)["numbers"] == "different"
-    assert numbers(0.9)["bounds"] == "different"  # so much may not be claimed
-    assert numbers(0.0)["numbers"] == numbers(-1.0)["numbers"] == "different"
+    assert told(0.0)["numbers"] == told(0.0)["bounds"] == "same"
+    assert told(1e-3)["numbers"] == "made elsewhere"
+    assert told(0.03)["numbers"] == "different"
+    bounds["layers"][0]["bound"] *= 1.01  # by tori, as it were: more than today's, but a bound
+    bounds["before_the_head"] *= 1.01
+    assert told(-0.03)["bounds"] == told(-0.03)["numbers"] == "made elsewhere"
 
 
 def test_other_weights_than_were_evaluated_are_told(run):
@@ -269,15 +273,16 @@ def test_other_weights_than_were_evaluated_are_told(run):
     assert "weights: different" in result["reasons"]
 
 
-def test_nothing_stored_is_no_mismatch(run):
+def test_nothing_stored_is_inconclusive(run):
     run.evaluation.unlink()
     run.bounds.unlink()
     run.recipe.write_text(run.recipe.read_text().replace("epsilon = 0.3", "epsilon = 300.0"))
     result = audit_run(run, **QUICK)
     assert {check["verdict"] for check in result["checks"]} == {"same", "not stored"}
-    assert "weights: not stored" in result["notes"]
     assert result["attack"]["of_answers"] == 0
-    assert result["verdict"] == "passed"  # no answer is certified at this ε, but radii are, and hold
+    assert result["windows"]["false"] == []  # no answer is certified at this ε, but radii are, and hold
+    assert result["verdict"] == "inconclusive"
+    assert result["reasons"] == ["bounds: not stored", "evaluation: not stored"]
 
 
 def test_an_attack_that_cannot_find_anything_is_inconclusive(run, monkeypatch):
@@ -307,6 +312,23 @@ def test_the_command_line(run):
     for arguments, message in ((["--points", "0"], "a whole number ≥ 1"), (["--budget", "0"], "above 0")):
         _, errors = safeset("audit", "run", *arguments, cwd=run.path.parent, code=1)
         assert message in errors
+
+
+def test_where_it_has_to_stop_it_says_so(run):
+    tensors, metadata = read_tensors(run.model)
+    write_tensors(run.model, {name: tensor[:1] for name, tensor in tensors.items()}, metadata)
+    _, errors = safeset("audit", "run", cwd=run.path.parent, code=1)
+    told = json.loads((run.path / "audit.json").read_text())
+    assert told["verdict"] == "inconclusive"
+    assert told["reasons"][0].removeprefix("stopped: ")[:40] in errors
+
+
+def test_an_exact_confirmation_ends_with_its_time(made):
+    net = load(made).frozen()
+    auditor = auditing.Auditor(net, digits().test[torch.arange(3)], auditing.Clock(time.perf_counter() - 60, 60))
+    promise = auditor.promises(auditor.certificate)[[0]]
+    told = auditor.confirmed(promise, auditor.x[promise.place][0], "control")
+    assert told == {"exact": None, "float64": False}
 
 
 def test_bad_arguments(run):

@@ -80,7 +80,7 @@ MUTANTS = {
     ],
     "float32 accumulation without slack": [
         "test_soundness",
-        ("net.py", "*(self.network(part) for part in parts)", "*(self.network(part).float() for part in parts)"),
+        ("sealed.py", "return self.operation(x)", "return self.operation(x).float()"),
     ],
     "bounds in float32 without slack": [
         "test_bounds",
@@ -92,12 +92,34 @@ MUTANTS = {
     ],
     "weights changed after the proof": [
         "test_net test_frozen test_forward_rounding test_estimates",
+        ("net.py", "not parametrised and before.source.equals(now)", "not parametrised"),
+    ],
+    "a copy that is not compared afterwards": [
+        "test_trust",
+        ("net.py", "if not sealed.source.equals(Content.of(self.network, self.input_shape)):", "if False:"),
+    ],
+    "a frozen net that runs what others can change": [
+        "test_trust",
+        ("sealed.py", "copied = copy.deepcopy(network)", "copied = network"),
+        ("sealed.py", "return copy.deepcopy(self.network), replace", "return self.network, replace"),
+    ],
+    "modes of the caller that look on": [
+        "test_trust",
+        ("arithmetic.py", "            without_modes(),\n", ""),
+    ],
+    "whole numbers that stay whole": [
+        "test_trust",
         (
-            "net.py",
-            "if content is not None and content.equals(now) and proof is not None and wish == self._wish:",
-            "if content is not None and proof is not None and wish == self._wish:",
+            "lipschitz/affine.py",
+            "return _floating(layer.scale), _floating(layer.shift)",
+            "return layer.scale, layer.shift",
         ),
-        ("net.py", "or parametrised or not source.equals(content)", "or parametrised"),
+        (
+            "lipschitz/affine.py",
+            "layers.ChannelAffine(scale.double(), shift.double())",
+            "layers.ChannelAffine(scale, shift)",
+        ),
+        ("lipschitz/affine.py", "layer.scale.double().abs()", "layer.scale.abs()"),
     ],
     "weights known by their version counters": [
         "test_net test_frozen test_forward_rounding test_estimates",

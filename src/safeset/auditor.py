@@ -23,9 +23,11 @@ from safeset.constants import HeadConstants
 from safeset.data.dataset import Progress, Split
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.files import write_whole
+from safeset.integers import Deadline, OutOfTimeError
 from safeset.net import FrozenNet
 from safeset.rational import evaluate as exactly
 from safeset.rational import rational, squared_norm
+from safeset.rechecking import Rechecked, recheck
 
 FACTORS = (0.5, 0.25, 0.1)  # of the constants, in the positive control
 CONTROL_WINDOWS = 100
@@ -35,7 +37,7 @@ EDGE = 0.9999  # of a certified radius: attacked there
 FAR = 100.0  # where a certificate says that no perturbation can break it
 NUMBERS_AT_ONCE = {"cpu": 2**16, "cuda": 2**22}  # of the points of windows that are attacked together
 EDGES = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0, math.inf)  # of the histogram: nearest violation / certified radius
-SHARES = {"proofs": 0.3, "control": 0.5, "attacks": 0.9, "accuracy": 1.0}  # of the time, by their ends
+SHARES = {"windows": 0.25, "logits": 0.3, "control": 0.5, "attacks": 0.9, "accuracy": 1.0}  # ends of parts
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,11 @@ class Clock:
 
     def left(self, part: str) -> float:
         """Seconds until the end of a part's share."""
-        return self.start + SHARES[part] * self.seconds - time.perf_counter()
+        return self.end(part).left
+
+    def end(self, part: str) -> Deadline:
+        """The end of a part's share."""
+        return Deadline(self.start + SHARES[part] * self.seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +107,11 @@ class Auditor:
         self.logits = net.measure(self.x).logits
         self.ranking = self.logits.argsort(dim=1, descending=True, stable=True)
 
+    def recheck(self) -> Rechecked:
+        """The windows of all points, proved again from their definition."""
+        windows, logits = self.clock.end("windows"), self.clock.end("logits")
+        return recheck(self.net, self.net.bounds(), self.x, self.logits, self.certificate, windows, logits)
+
     def control(self) -> list[dict[str, Any]]:
         """The same attack on certificates from constants that are too small: it must find violations.
 
@@ -120,7 +131,7 @@ class Auditor:
                 row["windows"], row["broken"] = row["windows"] + len(part), row["broken"] + len(broken)
                 for one in broken[:1].tolist() if row["confirmed"] is False else ():
                     started = time.perf_counter()
-                    row["confirmed"] = self.confirmed(part[[one]], found.nearest[one])["exact"]
+                    row["confirmed"] = self.confirmed(part[[one]], found.nearest[one], "control")["exact"]
                     cost = time.perf_counter() - started
             rows.append(row)
         return rows
@@ -143,7 +154,7 @@ class Auditor:
                 if len(violations) + unconfirmed >= MOST_CONFIRMED:
                     unconfirmed += 1
                     continue
-                told = self.confirmed(part[[row]], found.nearest[row])
+                told = self.confirmed(part[[row]], found.nearest[row], "attacks")
                 if told["exact"] or told["float64"]:
                     violations.append(told | self.kept(folder, len(violations), part[[row]], found.nearest[row]))
                 else:
@@ -230,8 +241,11 @@ class Auditor:
         place = promises.place
         return Windows(self.x[place], self.ranking[place], promises.first, promises.last, promises.radius)
 
-    def confirmed(self, promise: Promises, moved: Tensor) -> dict[str, Any]:
-        """Whether a violation is one: distance in rationals, logits in float64 as certified, and in rationals."""
+    def confirmed(self, promise: Promises, moved: Tensor, part: str) -> dict[str, Any]:
+        """Whether a violation is one: distance in rationals, logits in float64 as certified, and in rationals.
+
+        The latter are None where there is no time for them, or the network has no exact form.
+        """
         x = self.x[promise.place][0]
         proved = float(promise.proved)
         apart = squared_norm(rational(moved.cpu()) - rational(x.cpu()))
@@ -240,8 +254,9 @@ class Auditor:
         with strict_arithmetic():
             in_floats = float(breaking_margin(self.net.network(moved[None]), self.windows(promise))) <= 0
         try:
-            before, after = (exactly(self.net.network, each.cpu()) for each in (x, moved))
-        except UnsupportedLayerError:
+            end = self.clock.end(part)
+            before, after = (exactly(self.net.network, each.cpu(), end) for each in (x, moved))
+        except (UnsupportedLayerError, OutOfTimeError):
             return {"exact": None, "float64": in_floats}
         order = sorted(range(len(before)), key=lambda each: -before[each])
         ks = range(int(promise.first), int(promise.last) + 1)

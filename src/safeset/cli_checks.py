@@ -1,5 +1,6 @@
 """The commands that check: an audit of a run, and the paper's table and figures anew."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from safeset import console
 from safeset.check import SECONDS
 from safeset.check import check as checked
 from safeset.cli_options import Changes, Device, NetworkName, RunPath, changes, check_alone, own_network
-from safeset.errors import expected
+from safeset.errors import SafesetError, expected
 from safeset.files import check_folder
 
 RESULTS = Path("results/paper")
@@ -24,8 +25,8 @@ def audit(
     out: Annotated[Path | None, typer.Option(help="JSON file. Default: audit.json in the run.")] = None,
     device: Device = None,
 ) -> None:
-    """Attack every certificate, prove every bound anew, compare what is stored; 1 if anything is wrong."""
-    from safeset.audit import audit_run
+    """Attack every certificate, prove bounds and windows anew, compare what is stored; 1 if anything is wrong."""
+    from safeset.audit import audit_run, check_arguments, stopped
     from safeset.console_audit import show
     from safeset.files import write_json
     from safeset.runs import Run
@@ -36,15 +37,22 @@ def audit(
     target = out or Run(run).path / "audit.json"
     if out is not None and not target.parent.is_dir():
         raise expected("a directory for the JSON file", f"none at {target.parent}")
-    result = audit_run(
-        Run(run),
-        points=points,
-        minutes=budget,
-        source=data,
-        network=own_network(network),
-        device=device,
-        progress=console.progress,
-    )
+    check_arguments(points, budget)
+    try:
+        result = audit_run(
+            Run(run),
+            points=points,
+            minutes=budget,
+            source=data,
+            network=own_network(network),
+            device=device,
+            progress=console.progress,
+        )
+    except SafesetError as error:
+        if Run(run).recipe.is_file():
+            with suppress(OSError):  # what stopped it is told in any case
+                write_json(target, stopped(error))
+        raise
     try:
         write_json(target, result)
     finally:

@@ -20,6 +20,13 @@ def show(result: dict[str, Any]) -> None:
     ]
     out.print()
     table("Bounds, proved anew by other means", ["layer", "type", "by", "", "bound", "above"], rows, texts=4)
+    windows = result["windows"]
+    told = f"{windows['windows']:,} windows of {windows['points']:,} of {windows['of_points']:,} points"
+    wrong = f"{windows['of_false']:,} with too large a radius"
+    out.print(f"\nWindows, recomputed in whole numbers: {told}, {wrong}", style="bold")
+    out.print(f"  logits of {windows['logits']} of these points computed exactly")
+    for each in windows["false"][:5]:
+        out.print(f"FALSE: point {each['point']}, k in {each['window']}, radius {each['radius']:.6g}", style="red")
     attack = result["attack"]
     about = short(result["guarantee"])
     points = f"{attack['points']:,} of {attack['certified']:,} points with a certified radius"

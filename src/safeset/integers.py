@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
-from math import floor, frexp, isqrt
+from math import floor, frexp, inf, isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,18 @@ class Deadline:
 
     moment: float
 
+    @property
+    def left(self) -> float:
+        """Seconds until then."""
+        return self.moment - time.perf_counter()
+
     def check(self) -> None:
         """Raise if it is over."""
         if not time.perf_counter() < self.moment:
             raise OutOfTimeError
+
+
+NEVER = Deadline(inf)
 
 
 @dataclass(frozen=True, eq=False)

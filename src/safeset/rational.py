@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from safeset import layers
 from safeset.errors import UnsupportedLayerError
+from safeset.integers import NEVER, Deadline
 
 Array = NDArray[np.object_]  # of Python's integers, or of fractions
 
@@ -24,6 +25,8 @@ ORDERS = (  # nothing but another order
     *(nn.Identity, nn.Flatten, nn.PixelUnshuffle, nn.PixelShuffle, nn.ChannelShuffle),
     layers.InvertibleDownsampling,
 )
+
+PRODUCTS_AT_ONCE = 2**22  # of whole numbers, between two looks at the clock: less than a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,41 +85,47 @@ def squared_norm(x: Array) -> Fraction:
     return square * multiples.unit**2
 
 
-def evaluate(network: nn.Module, x: Tensor | Array) -> Array:
+def evaluate(network: nn.Module, x: Tensor | Array, deadline: Deadline = NEVER) -> Array:
     """What a frozen network, or one of its layers, is at one point, exactly.
 
     Args:
         network: `CertifiedNet.frozen().network`, or a part of it: plain layers in evaluation.
         x: one point without the batch, finite floats or an array of fractions.
+        deadline: when to stop.
 
     Returns:
         Fractions: (classes,) logits for a whole network.
 
     Raises:
         UnsupportedLayerError: for layers whose definition is not written here.
+        OutOfTimeError: after the deadline.
 
     >>> layer = nn.Linear(2, 1)
     >>> layer.weight.data, layer.bias.data = torch.tensor([[0.5, 1.0]]), torch.tensor([0.25])
     >>> evaluate(layer, torch.tensor([1.0, 2.0**-60]))
     array([Fraction(864691128455135233, 1152921504606846976)], dtype=object)
     """
-    return _value(network, Multiples.of(x) if isinstance(x, Tensor) else Multiples.from_fractions(x)).fractions()
+    number = Multiples.of(x) if isinstance(x, Tensor) else Multiples.from_fractions(x)
+    return _value(network, number, deadline).fractions()
 
 
-def _value(layer: Any, x: Multiples) -> Multiples:
+def _value(layer: Any, x: Multiples, deadline: Deadline) -> Multiples:
     """One layer, by its exact type."""
+    deadline.check()
     kind, values = type(layer), x.integers
     if kind is nn.Sequential:
         for part in layer:
-            x = _value(part, x)
+            x = _value(part, x, deadline)
         return x
     if kind is layers.Residual:
-        return x + _value(layer.body, x)
+        return x + _value(layer.body, x, deadline)
     if kind is nn.Linear:
         weight = Multiples.of(layer.weight)
-        return _shifted(Multiples(values.dot(weight.integers.T), x.unit * weight.unit), layer.bias, -1)
+        product = _dot(weight.integers, values.reshape(-1, values.shape[-1]).T, deadline).T
+        product = product.reshape(*values.shape[:-1], -1)
+        return _shifted(Multiples(product, x.unit * weight.unit), layer.bias, -1)
     if kind is nn.Conv2d and layer.padding_mode == "zeros":
-        return _shifted(_convolution(layer, x), layer.bias, 0)
+        return _shifted(_convolution(layer, x, deadline), layer.bias, 0)
     if kind is layers.ChannelAffine:
         scale = Multiples.of(_along(layer.scale, values.ndim, 0))
         return _shifted(Multiples(values * scale.integers, x.unit * scale.unit), layer.shift, 0)
@@ -164,7 +173,17 @@ def _along(numbers: Tensor, dimensions: int, axis: int) -> Tensor:
     return numbers.view(*([-1] + [1] * (dimensions - 1) if axis == 0 else [-1]))
 
 
-def _convolution(layer: nn.Conv2d, x: Multiples) -> Multiples:
+def _dot(matrix: Array, columns: Array, deadline: Deadline) -> Array:
+    """A product of whole numbers, some rows at a time, so that it can stop."""
+    some = max(1, PRODUCTS_AT_ONCE // max(1, columns.size))
+    parts = []
+    for start in range(0, len(matrix), some):
+        deadline.check()
+        parts.append(matrix[start : start + some].dot(columns))
+    return np.concatenate(parts)
+
+
+def _convolution(layer: nn.Conv2d, x: Multiples, deadline: Deadline) -> Multiples:
     """Without its bias: for each group the sum over taps of K_t times what the outputs read at t."""
     weight = Multiples.of(layer.weight)
     kernels, images = np.split(weight.integers, layer.groups), np.split(x.integers, layer.groups)
@@ -172,7 +191,8 @@ def _convolution(layer: nn.Conv2d, x: Multiples) -> Multiples:
     for kernel, image in zip(kernels, images, strict=True):
         total: Any = 0
         for tap, part in _windows(layer, image, 0):
-            total = total + kernel[:, :, *tap].dot(part.reshape(len(part), -1)).reshape(-1, *part.shape[1:])
+            read = part.reshape(len(part), -1)
+            total = total + _dot(kernel[:, :, *tap], read, deadline).reshape(-1, *part.shape[1:])
         parts.append(total)
     return Multiples(np.concatenate(parts), x.unit * weight.unit)
 

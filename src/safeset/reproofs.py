@@ -1,7 +1,8 @@
 """Every bound of a frozen network, proved again by another and slower way.
 
-Dense layers and small convolutions in whole numbers (`integers.py`), other layers by closed forms and the product of
-all in fractions. Nothing is shared with `safeset.lipschitz`; what is too large is named as not covered.
+Dense layers and small convolutions in whole numbers (`integers.py`), larger ones by factors whose residual is found
+without error (`splitting.py`), other layers by closed forms, the product of all in fractions. Nothing is shared with
+`safeset.lipschitz`; what there is no time for is named as not covered.
 """
 
 import copy
@@ -22,17 +23,16 @@ from safeset.freezing import Branch, Steps, leaves
 from safeset.integers import (
     Deadline,
     Floats,
-    Gram,
     Incidence,
     OutOfTimeError,
     convolution_gram,
-    gram,
     incidences,
     sides,
 )
 from safeset.net import FrozenNet
-from safeset.proof import Bounds, LayerBound
+from safeset.proof import Bounds
 from safeset.rational import ORDERS, Multiples, evaluate, order, squared_norm, window_axes
+from safeset.splitting import banded, proved
 
 Verdict = Literal["proved", "refuted", "not covered"]
 Outcome = tuple[Verdict, str, float | None]  # with the method, and what the norm is at least
@@ -41,6 +41,7 @@ Shape = tuple[int, ...]
 MOST_WORK = 2**28  # products of whole numbers in one proof: about half a minute
 MOST_SIDE = 4096  # of a Gram matrix of whole numbers
 POWER_STEPS = 300
+NO_TIME = "no time was left"
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,6 @@ class Reproof:
     seconds: float
 
 
-class _TooLargeError(Exception):
-    """For whole numbers."""
-
-
 def reproved(net: FrozenNet, *, seconds: float = math.inf) -> list[Reproof]:
     """Prove all bounds of a frozen network again.
 
@@ -83,13 +80,13 @@ def reproved(net: FrozenNet, *, seconds: float = math.inf) -> list[Reproof]:
         is at least the product of its layers' bounds; and ``"pairs"``: K_ji is at least ‖w_j − w_i‖ times that bound.
     """
     deadline, bounds = Deadline(time.perf_counter() + seconds), net.bounds()
-    found = []
+    found: list[Reproof] = []
     with torch.inference_mode(False):
         for step, line in zip(leaves(net._steps), bounds.layers, strict=True):
             layer = net.network.get_submodule(step.name)
             found.append(_line(line.name, line.type, line.bound, _layer, layer, step.shape, line.bound, deadline))
         scale, pairs = float(bounds.head.scale), bounds.pairs.cpu()
-        found.append(_line("features", "product", scale, _features, net._steps[:-1], bounds))
+        found.append(_line("features", "product", scale, _features, net._steps[:-1], bounds, found[:-1]))
         found.append(_line("pairs", "head", float(pairs.amax()), _pairs, layer.weight, scale, pairs, deadline))
     return found
 
@@ -100,7 +97,7 @@ def _line(name: str, kind: str, bound: float, ask: Callable[..., Outcome], *argu
     try:
         verdict, method, lower = ask(*arguments)
     except OutOfTimeError:
-        verdict, method, lower = "not covered", "time", None
+        verdict, method, lower = "not covered", NO_TIME, None
     return Reproof(name, kind, bound, verdict, method, lower, time.perf_counter() - started)
 
 
@@ -118,14 +115,12 @@ def _layer(layer: nn.Module, shape: Shape, bound: float, deadline: Deadline) -> 
     if type(layer) not in (nn.Linear, nn.Conv2d, nn.AvgPool2d):
         return "not covered", "no second proof of this type of layer", None
     lower, vector = power_method(layer, shape, deadline)
-    if lower > bound and _stretches(layer, vector, Fraction(bound)):
-        return "refuted", "a vector that it stretches by more, in fractions", lower
     try:
+        if lower > bound and _stretches(layer, vector, Fraction(bound), deadline):
+            return "refuted", "a vector that it stretches by more, in fractions", lower
         return _linear(layer, shape, Fraction(bound), lower, deadline)
-    except _TooLargeError as error:
-        return "not covered", f"{error}; a lower bound by the power method", lower
     except OutOfTimeError:
-        return "not covered", "time; a lower bound by the power method", lower
+        return "not covered", f"{NO_TIME}; a lower bound by the power method", lower
 
 
 # -- closed forms -----------------------------------------------------------------------------------------------------
@@ -140,8 +135,8 @@ def _closed_form(layer: Any, shape: Shape) -> tuple[Fraction, float, str] | None
         slope = max(Fraction(1), abs(Fraction(layer.negative_slope)))
         return slope**2, float(slope), "closed form: the largest slope"
     if kind is layers.ChannelAffine:
-        largest = layer.scale.abs().amax().item()
-        return Fraction(largest) ** 2, largest, "closed form: the largest scale"
+        largest = max(abs(Fraction(scale)) for scale in layer.scale.detach().cpu().double().tolist())
+        return largest**2, float(largest), "closed form: the largest scale, as a fraction"
     if kind in ORDERS and np.array_equal(np.sort(order(layer, shape), axis=None), np.arange(math.prod(shape))):
         return Fraction(1), 1.0, "seen to be a permutation"
     if kind is nn.MaxPool2d:
@@ -160,41 +155,52 @@ def _incidences(layer: nn.Module, shape: Shape) -> list[list[Incidence]]:
 
 
 def _linear(layer: Any, shape: Shape, bound: Fraction, lower: float, deadline: Deadline) -> Outcome:
-    """By Gram matrices of whole numbers, those of all groups."""
-    sizes = []
-    for part, factor in _grams(layer, shape, deadline):
-        sizes.append(str(len(part.products)))
-        if part.work > MOST_WORK:
-            raise _TooLargeError(f"too large for whole numbers: {sizes[-1]} rows, {part.band} of them in a band")
-        if part.proves(bound * factor, deadline):
+    """By Gram matrices of all groups: in whole numbers, or where these are too large by factors in float64."""
+    methods = []
+    for kernel, rows, columns, factor in _parts(layer, shape):
+        if _is_small(kernel, rows, columns):
+            part = convolution_gram(kernel, rows, columns, deadline)
+            if part.work <= MOST_WORK:
+                methods.append(f"Cholesky in whole numbers of {len(part.products)} rows")
+                if part.proves(bound * factor, deadline):
+                    continue
+                above = part.refutation(bound * factor)
+                if above is None:
+                    return "not covered", "neither proved nor refuted: equal to the norm but for rounding", lower
+                most = max(lower, _float(above / factor))
+                return "refuted", "a vector that it stretches by more, in whole numbers", most
+        matrix = banded(kernel, rows, columns)
+        if matrix is None:  # all is 0
             continue
-        above = part.refutation(bound * factor)
-        if above is None:
-            return "not covered", "neither proved nor refuted: equal to the norm but for rounding", lower
-        return "refuted", "a vector that it stretches by more, in whole numbers", max(lower, _float(above / factor))
-    return "proved", f"Cholesky in whole numbers of {', '.join(dict.fromkeys(sizes))} rows", lower
+        methods.append(f"a residual without error of {matrix.blocks * matrix.side} rows")
+        if not proved(matrix, bound * factor, deadline, _device(layer)):
+            return "not covered", "neither proved nor refuted: no factors were found", lower
+    return "proved", ", ".join(dict.fromkeys(methods)) or "all weights are 0", lower
 
 
-def _grams(layer: Any, shape: Shape, deadline: Deadline) -> Iterator[tuple[Gram, int]]:
-    """Gram matrices of a layer's independent parts, each times a factor."""
+def _parts(layer: Any, shape: Shape) -> Iterator[tuple[Floats, list[Incidence], list[Incidence], int]]:
+    """A layer's independent parts as kernels, with what their outputs read, each times a factor."""
     if type(layer) is nn.Linear:
-        matrix = _floats(layer.weight)
-        matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-        if len(matrix) ** 3 // 6 > MOST_WORK:
-            raise _TooLargeError(f"too large for whole numbers: {len(matrix)} rows")
-        yield gram(matrix, deadline), 1
+        yield _floats(layer.weight)[:, :, None, None], [(0, 0, 0)], [(0, 0, 0)], 1
         return
     rows, columns = _incidences(layer, shape)
     if type(layer) is nn.AvgPool2d:  # each channel alone: sums over windows, divided
-        kernels = [np.ones((1, 1, *(axis.taps for axis in window_axes(layer, shape[1:]))))]
-        factor = kernels[0].size
-    else:
-        kernels, factor = np.split(_floats(layer.weight), layer.groups), 1
-    side = min(sides(kernels[0], rows, columns))
-    if side > MOST_SIDE:
-        raise _TooLargeError(f"too large for whole numbers: {side} rows")
-    for kernel in kernels:
-        yield convolution_gram(kernel, rows, columns, deadline), factor
+        kernel = np.ones((1, 1, *(axis.taps for axis in window_axes(layer, shape[1:]))))
+        yield kernel, rows, columns, kernel.size
+        return
+    for kernel in np.split(_floats(layer.weight), layer.groups):
+        yield kernel, rows, columns, 1
+
+
+def _is_small(kernel: Floats, rows: list[Incidence], columns: list[Incidence]) -> bool:
+    """Whether a Gram matrix of whole numbers is to be made."""
+    side = min(sides(kernel, rows, columns))
+    dense = len(rows) == len(columns) == 1
+    return side <= MOST_SIDE and not (dense and side**3 // 6 > MOST_WORK)
+
+
+def _device(layer: nn.Module) -> torch.device:
+    return next((each.device for each in layer.parameters()), torch.device("cpu"))
 
 
 def power_method(layer: nn.Module, shape: Shape, deadline: Deadline) -> tuple[float, Tensor]:
@@ -226,9 +232,9 @@ def power_method(layer: nn.Module, shape: Shape, deadline: Deadline) -> tuple[fl
         return math.inf, vector
 
 
-def _stretches(layer: nn.Module, vector: Tensor, bound: Fraction) -> bool:
+def _stretches(layer: nn.Module, vector: Tensor, bound: Fraction, deadline: Deadline) -> bool:
     """Whether ‖Av‖ > bound·‖v‖, in fractions."""
-    image = evaluate(_without_bias(layer), vector)
+    image = evaluate(_without_bias(layer), vector, deadline)
     return squared_norm(image) > bound**2 * squared_norm(Multiples.of(vector).fractions())
 
 
@@ -254,19 +260,29 @@ def _float(number: Fraction) -> float:
 # -- the whole --------------------------------------------------------------------------------------------------------
 
 
-def _features(steps: Steps, bounds: Bounds) -> Outcome:
-    """The bound of all before the head against the product of the layers' bounds, 1 + that of its body for x + g(x)."""
+def _features(steps: Steps, bounds: Bounds, factors: list[Reproof]) -> Outcome:
+    """The bound of all before the head against the product of the layers' bounds, 1 + that of its body for x + g(x).
+
+    Proved only if all of its factors are.
+    """
     if not all(line.bound < math.inf for line in bounds.layers):
-        proved = bounds.head.scale == math.inf
-        return "proved" if proved else "refuted", "a layer's bound is ∞", None
-    enough = Fraction(float(bounds.head.scale)) >= _product(steps, iter(bounds.layers))
-    return "proved" if enough else "refuted", "the product of the layers' bounds, in fractions", None
+        endless = bounds.head.scale == math.inf
+        return "proved" if endless else "refuted", "a layer's bound is ∞", None
+    if not all(line.bound >= 0 for line in bounds.layers):
+        return "refuted", "a layer's bound is not a number ≥ 0", None
+    if not Fraction(float(bounds.head.scale)) >= product_of(steps, iter(bounds.layers)):
+        return "refuted", "the product of the layers' bounds, in fractions", None
+    open_ = [line.name for line in factors if line.verdict != "proved"]
+    if open_:
+        return "not covered", f"at least the product, but not all factors are proved: {', '.join(open_)}", None
+    return "proved", "the product of the layers' bounds, in fractions", None
 
 
-def _product(steps: Steps, lines: Iterator[LayerBound]) -> Fraction:
+def product_of(steps: Steps, lines: Iterator[Any]) -> Fraction:
+    """The product of the bounds of layers in a row, which come as ``lines``; 1 + that of its body for x + g(x)."""
     product = Fraction(1)
     for step in steps:
-        product *= 1 + _product(step.body, lines) if isinstance(step, Branch) else Fraction(next(lines).bound)
+        product *= 1 + product_of(step.body, lines) if isinstance(step, Branch) else Fraction(next(lines).bound)
     return product
 
 
@@ -274,8 +290,6 @@ def _pairs(rows: Tensor, scale: float, pairs: Tensor, deadline: Deadline) -> Out
     """K_ji ≥ ‖w_j − w_i‖·scale for all pairs of (classes, features) rows of the head."""
     if not scale < math.inf:
         return "not covered", "the features' bound is ∞", None
-    if len(rows) * rows.numel() // 2 > MOST_WORK // 4:
-        return "not covered", f"too large for whole numbers: {len(rows)} classes of {rows.shape[1]} features", None
     numbers, table, method = Multiples.of(rows), pairs.tolist(), "distances of rows in fractions"
     unit = (numbers.unit * Fraction(scale)) ** 2
     for j, row in enumerate(numbers.integers):

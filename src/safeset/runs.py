@@ -219,7 +219,8 @@ class Run:
 
     def forget_model(self) -> None:
         """Remove what is about the weights of an interrupted training that goes on: its checkpoint has them."""
-        for path in (self.model, self.last, self.bounds, self.evaluation):
+        about = (self.path / name for name in ("audit.json", "suggest.png"))
+        for path in (self.model, self.last, self.bounds, self.evaluation, self.witnesses, *about):
             path.unlink(missing_ok=True)
 
     def write_bounds(self, net: CertifiedNet) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,27 @@ from safeset.evaluation import evaluate
 from safeset.guarantees import as_guarantee, names_a_file
 from safeset.integers import OutOfTimeError
 from safeset.jobs import plain, written
+from safeset.margins import METHODS
 from safeset.net import CertifiedNet
+from safeset.proof import LayerBound
 from safeset.provenance import weights_digest
+from safeset.reproofs import Reproof, product_of
 from safeset.runs import Run
 from safeset.texts import parse_json, read_text
 from safeset.training.recipe import Recipe
 
 SAME, DIFFERENT, UNKNOWN, NO_TIME = "same", "different", "not stored", "no time"
+ELSEWHERE, OTHER = "made elsewhere", "other data"
+OPEN = {  # what is neither right nor wrong, in words
+    UNKNOWN: "not stored",
+    NO_TIME: "no time to evaluate all test data anew",
+    ELSEWHERE: "made on another kind of device, and not the same here: evaluate the run here, or audit it there",
+    OTHER: "stored of other data than is audited",
+}
+CLOSE, FAR = 1e-6, 0.05  # bounds of the same way of proving, and of others
+EDGE = 2e-3  # of points that another device may see on the other side of a radius
+
+Check = dict[str, str]
 
 
 def stored_checks(
@@ -27,38 +41,75 @@ def stored_checks(
     net: CertifiedNet,
     data: Dataset,
     *,
+    unfinished: str = "",
+    bounds: Sequence[Reproof] = (),
     own_data: bool = True,
     seconds: float = math.inf,
     progress: Progress | None = None,
-) -> list[dict[str, str]]:
-    """Each thing that a run has stored, ``same``, ``different``, ``not stored`` or ``no time``, and what is wrong.
+) -> list[Check]:
+    """Each thing that a run has stored, and whether it is the ``same`` now: what, verdict, and what is wrong.
+
+    Verdicts are ``same``, ``different``, and the keys of `OPEN`, which say that it cannot be told.
 
     Args:
-        run: a run whose training has ended.
+        run: a run.
         recipe: its recipe.
         net: its net, as loaded.
         data: its data, or other data: then stored numbers are not compared.
-        own_data: whether it is its own.
+        unfinished: where its training stands, if it has not ended.
+        bounds: what became of the bounds when they were proved anew.
+        own_data: whether the data is its own.
         seconds: time to evaluate the test data anew; if that does not suffice, stored numbers are not compared.
         progress: wraps the batches of that evaluation.
     """
-    evaluation, bounds = _read(run.evaluation), _read(run.bounds)
-    unreadable = [name for name, found in (("evaluation.json", evaluation), ("bounds.json", bounds)) if found is None]
-    evaluation, bounds = evaluation or {}, bounds or {}
+    evaluation, proved = _read(run.evaluation), _read(run.bounds)
     checks = [
-        *({"what": name, "verdict": DIFFERENT, "said": "it is not what safeset writes"} for name in unreadable),
+        {"what": name, "verdict": DIFFERENT, "said": "it is not what safeset writes"}
+        for name, found in (("evaluation.json", evaluation), ("bounds.json", proved))
+        if found is None
+    ]
+    evaluation, proved = evaluation or {}, proved or {}
+    checks.append(_check("class names", list(recipe.task.class_names if recipe.task else ()), list(data.class_names)))
+    checks.append(_bounds(proved, net, bounds))
+    if not evaluation:
+        return [*checks, {"what": "evaluation", "verdict": UNKNOWN, "said": f"safeset evaluate {run.path} makes one"}]
+    checks += [
         _check("weights", evaluation.get("weights"), weights_digest(net.network.state_dict())),
         _check("recipe", _recipe(evaluation.get("recipe")), written(recipe)),
-        _check("class names", list(recipe.task.class_names if recipe.task else ()), list(data.class_names)),
-        _check("bounds", *_bounds(bounds, net)),
     ]
-    if not own_data or evaluation.get("test") != data.test.digest():
-        return [*checks, {"what": "numbers", "verdict": UNKNOWN, "said": "no evaluation of this data is stored"}]
+    digest = evaluation.get("test")
+    if not own_data and digest != data.test.digest():
+        return [*checks, {"what": "numbers", "verdict": OTHER, "said": "no evaluation of this data is stored"}]
+    checks += [
+        _check("test data", digest, data.test.digest()),
+        *_settings(evaluation, recipe, net, data, unfinished),
+    ]
     try:
-        return [*checks, _check("numbers", *_numbers(evaluation, bounds, net, data, _within(seconds, progress)))]
+        return [*checks, _numbers(evaluation, checks, recipe, net, data, _within(seconds, progress))]
     except OutOfTimeError:
         said = f"{len(data.test):,} points need longer than {seconds:.0f} s"
         return [*checks, {"what": "numbers", "verdict": NO_TIME, "said": said}]
+
+
+def _settings(
+    evaluation: dict[str, Any], recipe: Recipe, net: CertifiedNet, data: Dataset, unfinished: str
+) -> list[Check]:
+    """With what an evaluation says that it was made."""
+    found: dict[str, Any] = {
+        "data": data.name,
+        "split": recipe.split,
+        "points": len(data.test),
+        "units": data.units,
+        "guarantee": str(net.guarantee),
+        "prefer": "largest",
+        "dtype": "float64",
+        "seed": recipe.seed,
+    }
+    checks = [_check(name, evaluation.get(name), value) for name, value in found.items()]
+    checks.append(_check("unfinished", evaluation.get("unfinished", ""), unfinished))
+    if not isinstance(evaluation.get("device"), str):
+        checks.append({"what": "device", "verdict": UNKNOWN, "said": ""})
+    return [check for check in checks if check["verdict"] != SAME] or [_check("settings", found, found)]
 
 
 def _within(seconds: float, progress: Progress | None) -> Progress:
@@ -83,64 +134,89 @@ def _recipe(stored: Any) -> Any:
 
 
 def _numbers(
-    evaluation: dict[str, Any], bounds: dict[str, Any], net: CertifiedNet, data: Dataset, progress: Progress
-) -> tuple[Any, Any]:
-    """The rows of a stored evaluation, and the same rows evaluated anew; where they agree, the latter twice.
+    evaluation: dict[str, Any],
+    before: Sequence[Check],
+    recipe: Recipe,
+    net: CertifiedNet,
+    data: Dataset,
+    progress: Progress,
+) -> Check:
+    """The rows of a stored evaluation against the same rows evaluated anew: every number of them.
 
-    Another device than theirs may have proved other bounds (`_bounds` tells if they are far off). Margins are about ε
-    times them alone, so that rows are compared at the ε at which today's bounds are worth the stored ones at theirs;
-    a few points at the edge may differ.
+    Those of another kind of device are the same, or nothing can be said: a few points at the edge may differ.
     """
-    names = ["points", "vra", "rejection_rate", "accuracy", "core_size", "set_size"]
     try:
-        later = ("top1", "smallest_share", "smallest_core_size", "smallest_set_size")  # since safeset 0.2
-        names += [name for name in later if any(name in row for row in evaluation["rows"])]
-        keys = [(row["method"], row["epsilon"]) for row in evaluation["rows"]]
-        stored = [[row[name] for name in names] for row in evaluation["rows"]]
-        if names_a_file(evaluation["guarantee"]) or not stored or evaluation["points"] != len(data.test):
-            return "other rows", "rows of an evaluation"
-        elsewhere = _device(evaluation) != _device_of(net)
-        worth = float(bounds["before_the_head"]) / float(net.bounds().head.scale) if elsewhere and bounds else 1.0
+        stored = evaluation["rows"]
+        keys = [(row["method"], row["epsilon"]) for row in stored]
+        own = {(method, recipe.epsilon) for method in METHODS}
+        if names_a_file(evaluation["guarantee"]) or not own <= set(keys) or len(set(keys)) < len(keys):
+            said = f"not a row for each of {', '.join(METHODS)} at the run's own ε"
+            return {"what": "numbers", "verdict": DIFFERENT, "said": said}
         rows = evaluate(
             net,
             data.test,
-            epsilons=list(dict.fromkeys(worth * epsilon for _, epsilon in keys)),
+            epsilons=list(dict.fromkeys(epsilon for _, epsilon in keys)),
             methods=list(dict.fromkeys(method for method, _ in keys)),
             guarantee=as_guarantee(evaluation["guarantee"]),
+            per_class=any("classes" in row for row in stored),
             progress=progress,
         )
-        found = {(row["method"], row["epsilon"]): [plain(row[name]) for name in names] for row in rows}
-        fresh = [found[method, worth * epsilon] for method, epsilon in keys]
-        room = 2e-3 if elsewhere else 0.0
-        agree = all(
-            one == two or (room and None not in (one, two) and math.isclose(one, two, rel_tol=room, abs_tol=room))
-            for was, now in zip(stored, fresh, strict=True)
-            for one, two in zip(was, now, strict=True)
+        fresh = {(row["method"], row["epsilon"]): plain(row) for row in rows}
+        pairs = [
+            (f"{name} of {row['method']}", row.get(name), fresh[key].get(name))
+            for key, row in zip(keys, stored, strict=True)
+            for name in dict.fromkeys([*fresh[key], *row])
+        ]
+        missing = [what for what, was, now in pairs if was is None and now is not None]
+        other = [each for each in pairs if each[1] != each[2] and each[1] is not None]
+        near = all(
+            isinstance(was, int | float) and isinstance(now, int | float) and math.isclose(was, now, abs_tol=EDGE)
+            for _, was, now in other
         )
-    except (KeyError, TypeError, ValueError, ArithmeticError, SafesetError) as error:
-        return f"{type(error).__name__}: {error}", "rows of an evaluation"
-    return (fresh if agree else stored), fresh
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, SafesetError) as error:
+        said = f"no rows of an evaluation ({type(error).__name__}: {str(error)[:100]})"
+        return {"what": "numbers", "verdict": DIFFERENT, "said": said}
+    if other:
+        said = "; ".join(f"{what}: stored {str(was)[:40]}, found {str(now)[:40]}" for what, was, now in other[:3])
+        same_bounds = any(check["what"] == "bounds" and check["verdict"] == SAME for check in before)
+        doubt = _device(evaluation) != _device_of(net) and (near or not same_bounds)
+        return {"what": "numbers", "verdict": ELSEWHERE if doubt else DIFFERENT, "said": said}
+    if missing:
+        return {"what": "numbers", "verdict": UNKNOWN, "said": ", ".join(missing[:3])}
+    return _check("numbers", keys, keys)
 
 
-def _bounds(stored: dict[str, Any], net: CertifiedNet) -> tuple[Any, Any]:
-    """Stored bounds, and those proved now; where they agree, the latter twice.
+def _bounds(stored: dict[str, Any], net: CertifiedNet, anew: Sequence[Reproof]) -> Check:
+    """Stored bounds against those proved now, to a millionth.
 
-    To a millionth on the device where they were proved; others may prove convolutions by tori, which give away more.
+    Another kind of device may have proved convolutions another way: then nothing can be said, as long as the bounds can
+    be bounds, near those of today, and the whole is their product.
     """
     bounds = net.bounds()
-    proved = [*((line.name, line.bound) for line in bounds.layers), ("", float(bounds.head.scale))]
+    proved = [(line.name, line.type, line.bound) for line in bounds.layers]
     if not stored:
-        return None, proved
+        return {"what": "bounds", "verdict": UNKNOWN, "said": ""}
     try:
-        lines = [(str(line["name"]), float(line["bound"])) for line in stored["layers"]]
-        lines.append(("", float(stored["before_the_head"])))
-        room = 1e-6 if _device(stored) == _device_of(net) else 0.05
-        agree = [name for name, _ in lines] == [name for name, _ in proved] and all(
-            math.isclose(one, two, rel_tol=room) for (_, one), (_, two) in zip(lines, proved, strict=True)
-        )
-    except (KeyError, TypeError, ValueError):
-        return "no bounds", proved
-    return (proved if agree else lines), proved
+        lines = [(str(line["name"]), str(line["type"]), float(line["bound"])) for line in stored["layers"]]
+        scale, kind = float(stored["before_the_head"]), str(stored["device"])
+        told = [LayerBound(*line, "", 0.0) for line in lines]
+        if [line[:2] for line in lines] != [line[:2] for line in proved]:
+            return {"what": "bounds", "verdict": DIFFERENT, "said": "other layers"}
+        product = product_of(net._steps[:-1], iter(told))
+        whole = math.isclose(scale, float(product), rel_tol=1e-9)
+        pairs = [*zip((line[2] for line in lines), (line[2] for line in proved), strict=True)]
+        pairs.append((scale, float(bounds.head.scale)))
+        least = [line.lower or 0.0 for line in anew[: len(lines)]]
+        possible = all(line[2] >= low * (1 - 1e-9) for line, low in zip(lines, least, strict=False))
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        return {"what": "bounds", "verdict": DIFFERENT, "said": f"no bounds ({type(error).__name__})"}
+    if whole and possible and all(math.isclose(one, two, rel_tol=CLOSE) for one, two in pairs):
+        return _check("bounds", lines, lines)
+    near = all(math.isclose(one, two, rel_tol=FAR) for one, two in pairs)
+    doubt = whole and possible and near and kind != _device_of(net)
+    said = "not the product of the layers'" if not whole else "" if possible else "smaller than a norm"
+    said = said or f"stored {scale:.9g} before the head, found {pairs[-1][1]:.9g}"
+    return {"what": "bounds", "verdict": ELSEWHERE if doubt else DIFFERENT, "said": said}
 
 
 def _device(stored: dict[str, Any]) -> str:
@@ -152,7 +228,7 @@ def _device_of(net: CertifiedNet) -> str:
     return next(net.parameters()).device.type
 
 
-def _check(what: str, stored: Any, found: Any) -> dict[str, str]:
+def _check(what: str, stored: Any, found: Any) -> Check:
     if stored is None:
         return {"what": what, "verdict": UNKNOWN, "said": ""}
     if stored == found:
