@@ -76,6 +76,17 @@ def test_with_singular_vectors_it_is_exact(rows, columns, outputs):
     assert squared * (1 - 1e-9) <= alone <= squared * 1.2
 
 
+def test_it_is_as_exact_with_many_channels():
+    """Where rounding is large: sums of hundreds of terms, and vectors that are known in float32."""
+    make, axis = torch.Generator().manual_seed(3), Axis(8, 3, 1, 1, 1, 1)
+    kernel = torch.randn(64, 64, 3, 3, generator=make, dtype=torch.float64)
+    scaled, _ = Convolution(kernel, axis, axis).unit_scaled()
+    squared, _ = search_block_proof(BlockGram.cheapest(scaled))
+    found, witness = _by_torus(Torus.smaller(scaled), 48)
+    assert witness.vectors is not None
+    assert abs(float(found) / float(squared) - 1) < 1e-9
+
+
 def test_a_torus_is_never_worse_than_its_waves():
     """Overlaps inside the image count: the bound is at most that of the torus itself, the largest wave."""
     make = torch.Generator().manual_seed(0)

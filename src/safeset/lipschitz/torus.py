@@ -334,9 +334,11 @@ class Waves:
         image_error = products * norm * length
         lack_error = norm * image_error + products * norm * image_length
         lack_error = lack_error + gamma(k + 1) * (frobenius(back) + frobenius(values) * length)
-        weight = 2.0**gap  # exact
-        stacked = torch.cat([image, lack * weight], dim=1)
-        stretch = _square(spectral_bound(stacked) + image_error + lack_error * weight) * (1 + skew * 2)
+        lack, lack_error = lack * 2.0**gap, lack_error * 2.0**gap  # exact
+        stacked = torch.cat([image, lack], dim=1)
+        # An error of the lack counts with the lack, which is small, not with the image: ‖[I; L + E]‖² ≤ ‖[I; L]‖² + …
+        stretch = _square(spectral_bound(stacked) + image_error) + lack_error * (frobenius(lack) * 2 + lack_error)
+        stretch = stretch * (1 + skew * 2)
         return max(stretch, others + 4.0**-gap) * _ROOM
 
 
