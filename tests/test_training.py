@@ -343,7 +343,7 @@ def test_a_full_disk_is_told_and_the_last_good_checkpoint_stays(tmp_path, undist
     assert same(weights(path), weights(undisturbed))
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_process_that_is_killed_again_and_again_ends_with_the_weights_of_an_undisturbed_one(
     tmp_path, undisturbed, times
 ):

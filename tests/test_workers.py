@@ -159,6 +159,7 @@ def undisturbed(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_run_of_two_is_a_run_of_one(undisturbed):
     net = train(
         {
@@ -184,6 +185,7 @@ def test_a_run_of_two_is_a_run_of_one(undisturbed):
     assert net.classes == 10
 
 
+@pytest.mark.slow
 def test_evaluation_and_certification_are_shared(undisturbed):
     from safeset.jobs import certify_files, evaluate_run
 

@@ -72,7 +72,7 @@ def stored_checks(
     checks.append(_check("class names", list(recipe.task.class_names if recipe.task else ()), list(data.class_names)))
     checks.append(_bounds(proved, net, bounds))
     if not evaluation:
-        return [*checks, {"what": "evaluation", "verdict": UNKNOWN, "said": f"safeset evaluate {run.path} makes one"}]
+        return [*checks, {"what": "evaluation", "verdict": UNKNOWN, "said": f"safeset evaluate {run.path} writes one"}]
     checks += [
         _check("weights", evaluation.get("weights"), weights_digest(net.network.state_dict())),
         _check("recipe", _recipe(evaluation.get("recipe")), written(recipe)),
