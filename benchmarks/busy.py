@@ -96,8 +96,13 @@ def works() -> dict[str, tuple[Callable[[], object], int]]:
     recipe = Recipe.from_table(table).fitted(data)
     own = build(recipe)
     engine = Engine(own, recipe, data.train, State.start([own], recipe, [0]), [0], captured=False)
+
+    def step() -> None:
+        engine._place.zero_()  # the same points again: an epoch ends
+        engine.step()
+
     engine.start(0)
-    found["a training step, digits, batch 64"] = engine.step, 64
+    found["a training step, digits, batch 64"] = step, 64
     return found
 
 

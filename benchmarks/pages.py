@@ -253,7 +253,40 @@ def regions(result: dict[str, Any]) -> str:
 
 SECONDS = ("torus_seconds", "exact_seconds")
 AUDITS = ("digits-rt3", "cifar100-rt5", "eurosat-rt3", "tiny-imagenet-rt5", "tiny-imagenet-standard", "acasxu-targeted")
+
+
+def first_hour(result: dict[str, Any]) -> str:
+    """What a person waits for."""
+    rows = [[row["what"], f"{row['seconds']:.1f}", f"{row['cpu_seconds']:.1f}"] for row in result["rows"]]
+    return markdown(["", "seconds", "CPU seconds"], rows)
+
+
+def busy(result: dict[str, Any]) -> str:
+    """Microseconds for each point, idle and busy, and their ratio."""
+    rows = []
+    for row in result["rows"]:
+        cells = [row["what"]]
+        for who in ("safeset", "all threads"):
+            idle, taken = row[f"{who}, idle"], row[f"{who}, busy"]
+            cells += [f"{idle:,.1f}", f"{taken:,.1f}", f"{taken / idle:.1f} ×"]
+        rows.append(cells)
+    header = ["µs for each point", "idle", "busy", "busy / idle", "all threads: idle", "busy", "busy / idle"]
+    return markdown(header, rows)
+
+
+def networks(result: dict[str, Any]) -> str:
+    """Whole networks, proved by what each wish for convolutions chooses."""
+    rows = [
+        [row["network"], f"`{row['wish']}`", f"{row['seconds']:.1f}", f"{row['product']:.4g}", row["exact"]]
+        for row in result["rows"]
+    ]
+    return markdown(["network", "convolutions", "seconds", "product of the bounds", "exact"], rows)
+
+
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
+    ("docs/performance.md", "first-hour", "benchmarks/first_hour.json", first_hour),
+    ("docs/performance.md", "busy", "benchmarks/busy.json", busy),
+    ("docs/performance.md", "networks", "benchmarks/networks-cuda.json", networks),
     ("README.md", "digits", "analyses/digits.json", digits),
     ("README.md", "summary", "benchmarks/head.json", summary),
     ("docs/mathematics.md", "tightness", "analyses/tightness.json", tightness),

@@ -119,7 +119,7 @@ def test_threads_that_race_get_certificates_of_weights_that_were_there(frozen):
         each.start()
     for each in threads:
         each.join()
-    assert len(set(answers)) == 2  # both were seen
+    assert set(wanted) <= set(answers)  # both were seen
     # A copy may fall into the middle of a reload: a network that was there, for a moment. Most do not.
     assert len(wrong) <= 0.2 * len(answers)
     at_rest = net.certify(X)
