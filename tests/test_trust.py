@@ -15,9 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import safeset.net
 from commands import ENVIRONMENT
-from safeset import CertifiedNet, UnsupportedLayerError
+from safeset import CertifiedNet, ExactRule, UnsupportedLayerError, register_layer
 from safeset.errors import ArgumentError
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
+from safeset.lipschitz import rules
+from safeset.lipschitz.upward import Up
 from safeset.rational import evaluate
 from safeset.reproofs import reproved
 from safeset.sealed import Sealed
@@ -275,6 +277,50 @@ def test_a_default_device_stays():
         assert torch.get_default_device() == torch.device("cpu")
     finally:
         torch.set_default_device(None)
+
+
+class Three(nn.Module):
+    """Three times x, in place, as a user may write it."""
+
+    def forward(self, x):
+        return x.mul_(3.0)
+
+
+class Late(nn.Module):
+    """The same, where it is not seen at once."""
+
+    def forward(self, x):
+        return x.mul_(3.0) if x.abs().max() > 1.5 else 3.0 * x
+
+
+def test_layers_of_one_s_own_that_work_in_place_are_refused_or_leave_their_input_alone(monkeypatch):
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    for kind in (Three, Late):
+        register_layer(kind, ExactRule(lambda layer, shape: Up(3.0)))
+    with pytest.raises(UnsupportedLayerError, match="to leave its input alone"):
+        CertifiedNet(
+            nn.Sequential(Residual(Three()), nn.Linear(2, 2)), input_shape=(2,), guarantee="standard", epsilon=0.1
+        )
+    network = nn.Sequential(Residual(Late()), nn.Linear(2, 2)).double()
+    network[1].weight.data, network[1].bias.data = torch.eye(2).double(), torch.zeros(2).double()
+    net = CertifiedNet(network, input_shape=(2,), guarantee="standard", epsilon=0.1)
+    x = torch.tensor([[1.0, 0.0], [2.0, 0.5]], dtype=torch.float64)
+    assert net.measure(x).logits.tolist() == [[4.0, 0.0], [8.0, 2.0]]
+    assert x.tolist() == [[1.0, 0.0], [2.0, 0.5]]
+
+
+class Shifted(torch.Tensor):
+    """A tensor that is another one as soon as it is moved."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        found = super().__torch_function__(function, types, args, kwargs or {})
+        return found + 1 if function is torch.Tensor.to else found
+
+
+def test_inputs_that_are_no_plain_tensors_are_refused():
+    with pytest.raises(ArgumentError, match="plain tensor, but got a Shifted"):
+        plain(FIRST).certify(X.as_subclass(Shifted))
 
 
 # -- whole numbers ----------------------------------------------------------------------------------------------------

@@ -136,6 +136,7 @@ class Weights:
             raise UncheckedError("the weights are no safetensors file: its header is not there")
         header, data = parse(content[8 : 8 + length], "the header of the weights"), memoryview(content)[8 + length :]
         self.parts: dict[str, tuple[list[int], str, memoryview]] = {}
+        self.used: set[str] = set()
         end, found = 0, [] if not isinstance(header, dict) else [each for each in header if each != "__metadata__"]
         ranges = {name: whole(header[name], "data_offsets", 2, 0, len(data)) for name in found}
         for name in sorted(found, key=lambda each: ranges[each]):  # one after another, without gaps or overlaps
@@ -162,6 +163,7 @@ class Weights:
         own, dtype, data = self.parts.get(name if isinstance(name, str) else "", ([], "", memoryview(b"")))
         if len(own) != len(shape) or not all(a == b or (b is None and a) for a, b in zip(own, shape, strict=True)):
             raise RefutedError("the weights have no tensor of that name and shape")
+        self.used.add(name)
         if dtype not in ("F64", "F32", "F16") or prod(own) > MOST_NUMBERS:
             raise UncheckedError(f"a tensor of shape {own} and type {dtype}")
         return own, exactly(struct.unpack(f"<{prod(own)}{TYPES[dtype][0]}", data))
@@ -174,15 +176,22 @@ class Weights:
 def pixels_of(png: bytes, channels: int, height: int, width: int) -> list[int]:
     """The bytes of an 8-bit PNG, channel by channel, as the network takes them, where it is of the network's size."""
     chunks, place = list[tuple[bytes, bytes]](), 8
-    while png.startswith(b"\x89PNG\r\n\x1a\n") and place + 8 <= len(png):
+    while png.startswith(b"\x89PNG\r\n\x1a\n") and place + 12 <= len(png) and chunks[-1:] != [(b"IEND", b"")]:
         size = int.from_bytes(png[place : place + 4], "big")
-        chunks.append((png[place + 4 : place + 8], png[place + 8 : place + 8 + size]))
+        name, data = png[place + 4 : place + 8], png[place + 8 : place + 8 + size]
+        whole_chunk = png[place + 8 + size : place + 12 + size] == zlib.crc32(name + data).to_bytes(4, "big")
+        chunks.append((name, data) if whole_chunk else (b"", b""))
         place += 12 + size
-    head = next((data for name, data in chunks if name == b"IHDR"), b"").ljust(13, b"\xff")
-    w, h, bits, colour, _, _, interlaced = struct.unpack(">IIBBBBB", head[:13])
+    names = [name for name, _ in chunks]
+    first = names.index(b"IDAT") if b"IDAT" in names else 0
+    # As every decoder reads it: the head first and once, all data in a row, an end.
+    plain = names[:1] == [b"IHDR"] and names[-1:] == [b"IEND"] and names.count(b"IHDR") == 1 and b"" not in names
+    plain = plain and names[first : first + names.count(b"IDAT")] == [b"IDAT"] * names.count(b"IDAT")
+    head = (chunks[0][1] if plain else b"").ljust(13, b"\xff")
+    w, h, bits, colour, *methods = struct.unpack(">IIBBBBB", head[:13])
     own = {0: 1, 2: 3}.get(colour, 0)
-    odd = {b"tRNS", b"eXIf"} & {name for name, _ in chunks}
-    if (h, w, bits, interlaced) != (height, width, 8, 0) or own not in (1, channels) or odd:
+    odd = {b"tRNS", b"eXIf"} & set(names)
+    if (h, w, bits, *methods) != (height, width, 8, 0, 0, 0) or own not in (1, channels) or odd:
         raise UncheckedError(
             f"the file is no plain 8-bit PNG of {width} × {height} pixels, grey or RGB as the network's input is, so "
             "that the proof's input cannot be compared with it. Without an image, the input in the proof is checked"
@@ -536,11 +545,15 @@ def windows_of(entry: Any, size: Sequence[int], shape: Shape) -> tuple[list[list
     return windows, (shape[0], len(axes[0]), len(axes[1]))
 
 
+QUIET = ("kind", "bound", "proved by", "body")  # what a layer's line leaves out: shown otherwise, or checked
+
+
 def words(program: list[dict[str, Any]]) -> str:
-    """The layers of a program that was understood, in one line."""
+    """The layers of a program that was understood, in one line, with all that is said of them."""
     shown = []
     for entry in program:
-        parts = [f"{key} {entry[key]}" for key in ("weight", "size", "slope", "stride", "padding") if key in entry]
+        # As JSON, so that no text of the proof can look like a line of this program.
+        parts = [f"{json.dumps(key)} {json.dumps(entry[key])}" for key in sorted(entry) if key not in QUIET]
         inside = f"x + ({words(entry['body'])})" if entry["kind"] == "residual" else f"{entry['kind']}"
         shown.append(f"{inside} [{', '.join(parts)}]" if parts else inside)
     return " → ".join(shown)
@@ -572,6 +585,7 @@ class Point:
     """A certificate's input as the network sees it, and what follows for pairs of classes up to its radius."""
 
     def __init__(self, network: Network, certificate: Any) -> None:
+        get(certificate, "radius", float)  # a whole number would be rounded in its words
         self.network, self.radius = network, get(certificate, "radius", Fraction)
         values, unit = exactly(floats(certificate, "input", prod(network.shape)))
         norm = root(sum(n * n for n in values) * unit**2)
@@ -677,7 +691,9 @@ def check(proof: str, model: str, images: Sequence[str] = (), seconds: float = S
                 f"{len(certificates)} certificates, but {len(images)} images: give one for each, or none"
             )
         network = Network(stated, weights, clock)
-        said.append(f"The network of the weights {stated['weights']}: {words(stated['program'])}")
+        need(weights.used == set(weights.parts), "its network leaves out some of the weights")
+        about = f"The network of the weights {stated['weights']}, on inputs of shape {stated['input_shape']}"
+        said.append(f"{about}: {words(stated['program'])}")
         for place, (certificate, image) in enumerate(zip(certificates, images or repeat(None), strict=False)):
             if image is not None:
                 seen = [n / 255 for n in pixels_of(read(image, MOST_BYTES), *network.shape)]
@@ -691,7 +707,7 @@ def check(proof: str, model: str, images: Sequence[str] = (), seconds: float = S
         return 2, [*said, f"Not checkable: {error}."]
     except OSError as error:
         return 2, [*said, f"Not checkable: {error.filename}: {error.strerror}."]
-    except (MemoryError, RecursionError):
+    except (MemoryError, RecursionError, OverflowError):
         return 2, [*said, "Not checkable: too large for this machine."]
     return 0, [*said, "Valid, in exact arithmetic and for the float64 program; classes are numbers, from 0."]
 

@@ -17,7 +17,7 @@ from safeset.errors import ArgumentError, UnsupportedLayerError, expected
 from safeset.inputs import all_finite
 from safeset.layers import Residual
 from safeset.lipschitz.operations import Operation
-from safeset.lipschitz.rules import Shape, check_untouched, registration, rule_of
+from safeset.lipschitz.rules import Forward, Shape, check_untouched, registration, rule_of
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,9 @@ def _probe(layer: nn.Module, operation: Operation, name: str, shape: Shape) -> t
         raise expected("weights on a device", "a network on meta")
     if not bool(out.isfinite().all()):
         raise expected(f"{what} to be finite", "NaN or infinite outputs at 0", "Does a window lie in the padding?")
+    somewhere = torch.linspace(-1.0, 1.0, zeros.numel(), dtype=torch.float64, device=zeros.device).view_as(zeros)
+    if isinstance(operation, Forward) and operation.works_in_place(somewhere):
+        raise UnsupportedLayerError(f"Expected {what} to leave its input alone, but got one that works in place.")
     same_memory = out.untyped_storage().data_ptr() == zeros.untyped_storage().data_ptr()
     return tuple(out.shape[1:]), same_memory
 

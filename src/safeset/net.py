@@ -164,9 +164,9 @@ class CertifiedNet(nn.Module):
                 some = POINTS_AT_ONCE.get(sealed.device.type, 256)
                 parts = [part.to(sealed.device, torch.float64) for part in torch.split(inputs, some) if len(part)]
                 empty = torch.zeros(0, sealed.classes, dtype=torch.float64, device=sealed.device)
+                norms = torch.cat([empty.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
                 logits = check_logits(torch.cat([empty, *map(sealed.logits, parts)]))
                 check_subnormals(logits.device)  # in all threads that computed the logits
-                norms = torch.cat([logits.new_zeros(0), *(row_norms(part.flatten(1)) for part in parts)])
                 error, room = proof.allowance(norms)
                 proof.warn_if_swamped(norms, logits, error)
         seen = Seen(self, sealed, inputs, logits, proof.bounds.head)

@@ -5,13 +5,13 @@ is proved to be, and how the rounding of its float64 program adds up. Dispatch i
 anything, so it has no rule until it is given one.
 """
 
-import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -28,6 +28,23 @@ Proved = tuple[Up, str, Witness | None]  # the same, and with what it was proved
 Estimate = tuple[Tensor | float, Tensor | None]  # a Lipschitz constant for losses, and the power method's next vector
 
 CONVOLUTIONS = ("auto", "exact", "torus")
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """What a layer's own ``forward`` computes. It gets a copy: if it works in place, a shortcut still has its x."""
+
+    layer: nn.Module
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Of a batch."""
+        return type(self.layer).forward(self.layer, x.clone())  # type: ignore[no-any-return]
+
+    def works_in_place(self, x: Tensor) -> bool:
+        """Whether it changes what it is given: then the network computes something else than the sum of its parts."""
+        given = x.clone()
+        type(self.layer).forward(self.layer, given)
+        return not torch.equal(given, x)
 
 
 class LayerRule(ABC):
@@ -50,7 +67,7 @@ class LayerRule(ABC):
         ``layer`` is a private copy that does not change any more. By default its ``forward``, as its class has it; the
         layers that safeset knows are computed without asking any module.
         """
-        return functools.partial(type(layer).forward, layer)
+        return Forward(layer)
 
     def vector_shape(self, layer: Any, shape: Shape) -> Shape | None:
         """Shape of the vector that `estimate` keeps between batches; None if it needs none."""
