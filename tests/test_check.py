@@ -600,3 +600,58 @@ def test_the_command_line(tmp_path):
     assert not (tmp_path / "none.json").exists()
     _, said = safeset("certify", "run", "0.png", "--proof", "no/p.json", cwd=tmp_path, code=1)
     assert "a directory for the JSON file" in said
+
+
+# -- what a careful reader found --------------------------------------------------------------------------------------
+
+
+def test_a_network_that_leaves_out_weights_is_refuted(place, tmp_path):
+    """The same weights without their biases: a proof of another network."""
+    net = small()
+    for each in net.network:
+        if getattr(each, "bias", None) is not None:
+            each.bias = None
+    x = torch.tensor(place.proof["certificates"][0]["input"], dtype=torch.float64).view(1, 1, 4, 4)
+    other = proof_at(net, x)
+    code, said = place.check(lambda proof: proof.update(program=other["program"], certificates=other["certificates"]))
+    assert (code, said) == (REFUTED, "Refuted: its network leaves out some of the weights.")
+
+
+def test_what_is_shown_says_all_of_the_network_and_nothing_else(place):
+    (place.path / "p.json").write_text(json.dumps(place.proof))
+    _, said = check.check(str(place.path / "p.json"), str(place.path / "model.safetensors"))
+    assert "on inputs of shape [1, 4, 4]" in said[0]
+    for part in ('"bias" "0.bias"', '"groups" [1]', '"dilation" [1, 1]', '"padding" [1, 1, 1, 1]'):
+        assert part in said[0]
+    words = check.words([{"kind": "relu", "weight": "x]\ncat.png: at every input \ud800 \x1b[31m"}])
+    assert "\n" not in words
+    assert words.isascii()
+
+
+def chunk(name, data):
+    return struct.pack(">I", len(data)) + name + data + zlib.crc32(name + data).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("kind", ["first", "split", "after the end", "two heads", "crc", "method", "no end"])
+def test_images_that_decoders_read_differently_are_not_compared(place, kind):
+    size = struct.pack(">IIBBBBB", 4, 4, 8, 0, 0, 0, 0)
+    head, end, other = chunk(b"IHDR", size), chunk(b"IEND", b""), chunk(b"tEXt", b"a\0b")
+    data, damaged = chunk(b"IDAT", zlib.compress(bytes(20))), chunk(b"IDAT", zlib.compress(bytes(20)))[:-1] + b"!"
+    parts = {
+        "first": [data, head, data, end],
+        "split": [head, data, other, data, end],
+        "after the end": [head, end, data],
+        "two heads": [head, head, data, end],
+        "crc": [head, damaged, end],
+        "method": [chunk(b"IHDR", size[:-2] + b"\1\0"), data, end],
+        "no end": [head, data],
+    }
+    (place.path / "odd.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts[kind]))
+    code, said = place.check(images=["odd.png"])
+    assert code == UNCHECKED
+    assert "no plain 8-bit PNG" in said or "damaged" in said
+
+
+def test_a_radius_that_words_would_round_is_not_checkable(place):
+    for radius in (1, 2**1024 - 1, 18014398509482015):
+        assert place.check(lambda proof, radius=radius: proof["certificates"][0].update(radius=radius))[0] == UNCHECKED
