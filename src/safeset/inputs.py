@@ -27,9 +27,6 @@ def as_tensor(numbers: object, what: str) -> Tensor:
         tensor = numbers if isinstance(numbers, Tensor) else torch.as_tensor(np.asarray(numbers))
     except (TypeError, ValueError, RuntimeError) as error:
         raise expected(f"{what} to be a tensor or an array of numbers", f"{type(numbers).__name__} ({error})") from None
-    if type(tensor) not in (Tensor, torch.nn.Parameter):  # a subclass may compute anything
-        remedy = "Give x.as_subclass(torch.Tensor)."
-        raise expected(f"{what} to be a plain tensor", f"a {type(tensor).__name__}", remedy)
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise expected(f"{what} to hold real numbers", tensor.dtype)
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:

@@ -314,7 +314,11 @@ class CertifiedNet(nn.Module):
         self._lock = threading.RLock()
 
     def _inputs(self, x: Numbers) -> Tensor:
-        inputs = as_tensor(x, "`x`").detach()
+        given = as_tensor(x, "`x`")
+        if type(given) not in (Tensor, nn.Parameter):  # a subclass may compute anything
+            remedy = "Give x.as_subclass(torch.Tensor)."
+            raise expected("`x` to be a plain tensor", f"a {type(given).__name__}", remedy)
+        inputs = given.detach()
         if inputs.shape[1:] != self.input_shape or not inputs.is_floating_point() or inputs.is_meta:
             raise expected(
                 f"`x` to be floating-point inputs of shape (batch, {', '.join(map(str, self.input_shape))})",
