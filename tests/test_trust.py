@@ -309,6 +309,23 @@ def test_layers_of_one_s_own_that_work_in_place_are_refused_or_leave_their_input
     assert x.tolist() == [[1.0, 0.0], [2.0, 0.5]]
 
 
+class Same(nn.Module):
+    """What it is given, in the same memory."""
+
+    def forward(self, x):
+        return x
+
+
+def test_what_works_in_place_behind_a_layer_of_one_s_own_is_refused_too(monkeypatch):
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    register_layer(Same, ExactRule())
+    body = nn.Sequential(Same(), nn.ReLU(inplace=True))
+    with pytest.raises(UnsupportedLayerError, match="which would change the shortcut too"):
+        CertifiedNet(
+            nn.Sequential(Residual(body), nn.Linear(2, 2)), input_shape=(2,), guarantee="standard", epsilon=0.1
+        )
+
+
 class Shifted(torch.Tensor):
     """A tensor that is another one as soon as it is moved."""
 

@@ -127,8 +127,9 @@ def _probe(layer: nn.Module, operation: Operation, name: str, shape: Shape) -> t
     tensors = [*layer.parameters(), *layer.buffers()]
     zeros = torch.zeros(2, *shape, dtype=torch.float64, device=tensors[0].device if tensors else "cpu")
     what = f"layer {name!r} ({layer})"
+    directly = operation.directly if isinstance(operation, Forward) else operation
     try:
-        out = operation(zeros)
+        out = directly(zeros)
     except (RuntimeError, ArgumentError) as error:
         raise ArgumentError(
             f"Expected {what} to take inputs of shape {shape}: check input_shape. {str(error).splitlines()[0]}"
@@ -139,9 +140,11 @@ def _probe(layer: nn.Module, operation: Operation, name: str, shape: Shape) -> t
         raise expected("weights on a device", "a network on meta")
     if not bool(out.isfinite().all()):
         raise expected(f"{what} to be finite", "NaN or infinite outputs at 0", "Does a window lie in the padding?")
-    somewhere = torch.linspace(-1.0, 1.0, zeros.numel(), dtype=torch.float64, device=zeros.device).view_as(zeros)
-    if isinstance(operation, Forward) and operation.works_in_place(somewhere):
-        raise UnsupportedLayerError(f"Expected {what} to leave its input alone, but got one that works in place.")
+    if isinstance(operation, Forward):
+        before = torch.linspace(-1.0, 1.0, zeros.numel(), dtype=torch.float64, device=zeros.device).view_as(zeros)
+        directly(given := before.clone())
+        if not torch.equal(given, before):  # the network would compute something else than its parts put together
+            raise UnsupportedLayerError(f"Expected {what} to leave its input alone, but got one that works in place.")
     same_memory = out.untyped_storage().data_ptr() == zeros.untyped_storage().data_ptr()
     return tuple(out.shape[1:]), same_memory
 
@@ -204,10 +207,6 @@ class Content:
             structure.append((name, type(layer), registration(type(layer)), attributes))
         tensors = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
         return Content([input_shape, *structure], {name: tensor.detach() for name, tensor in tensors})
-
-    def kept(self) -> "Content":
-        """A copy that does not change when the network does."""
-        return Content(copy.deepcopy(self.structure), {name: tensor.clone() for name, tensor in self.tensors.items()})
 
     def equals(self, other: "Content") -> bool:
         """Whether both are the same, number by number, on the same device and in the same precision."""

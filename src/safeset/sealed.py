@@ -49,8 +49,9 @@ class Sealed:
 
     def after(self, before: "Sealed | None") -> "Sealed":
         """This one, or that before if its frozen layers are the same: its proofs are proofs of these."""
-        same = before is not None and self.content.equals(before.content)
-        return replace(before, source=self.source) if before is not None and same else self
+        if before is None or not self.content.equals(before.content):
+            return self
+        return replace(before, source=self.source)
 
     def copied(self) -> tuple[nn.Module, "Sealed"]:
         """A copy of the frozen layers for others, and the sealed form of that: this one, as if it were its source."""
@@ -99,5 +100,5 @@ def _operation(network: nn.Module, steps: Steps) -> Operation:
 
 
 def _added(body: Operation) -> Operation:
-    """X + body(x)."""
+    """The shortcut and the body, x + body(x)."""
     return lambda x: torch.ops.aten.add.Tensor(x, body(x))

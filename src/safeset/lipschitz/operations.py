@@ -41,8 +41,7 @@ def absolute(layer: Any) -> Operation:
 
 def leaky_relu(layer: Any) -> Operation:
     """x, or slope·x below 0."""
-    slope = float(layer.negative_slope)
-    return lambda x: _leaky_relu(x, slope)
+    return _with(_leaky_relu, float(layer.negative_slope))
 
 
 def min_max(layer: Any) -> Operation:
@@ -59,38 +58,32 @@ def min_max(layer: Any) -> Operation:
 
 def flatten(layer: Any) -> Operation:
     """Axes as one."""
-    start, end = int(layer.start_dim), int(layer.end_dim)
-    return lambda x: _flat(x, start, end)
+    return _with(_flat, int(layer.start_dim), int(layer.end_dim))
 
 
 def downsampling(layer: Any) -> Operation:
     """Squares of pixels as channels."""
-    size = int(layer.size)
-    return lambda x: _unshuffled(x, size)
+    return _with(_unshuffled, int(layer.size))
 
 
 def pixel_unshuffle(layer: Any) -> Operation:
     """The same, of torch's layer."""
-    size = int(layer.downscale_factor)
-    return lambda x: _unshuffled(x, size)
+    return _with(_unshuffled, int(layer.downscale_factor))
 
 
 def pixel_shuffle(layer: Any) -> Operation:
     """Channels as squares of pixels."""
-    size = int(layer.upscale_factor)
-    return lambda x: _shuffled(x, size)
+    return _with(_shuffled, int(layer.upscale_factor))
 
 
 def channel_shuffle(layer: Any) -> Operation:
     """Channels in another order."""
-    groups = int(layer.groups)
-    return lambda x: _exchanged(x, groups)
+    return _with(_exchanged, int(layer.groups))
 
 
 def linear(layer: Any) -> Operation:
     """Wx + b, on the last axis."""
-    weight, bias = _constants(layer.weight, layer.bias)
-    return lambda x: _linear(x, weight, bias)
+    return _with(_linear, *_constants(layer.weight, layer.bias))
 
 
 def channel_affine(layer: Any) -> Operation:
@@ -109,24 +102,25 @@ def convolution(layer: Any) -> Operation:
     weight, bias = _constants(layer.weight, layer.bias)
     stride, dilation, groups = list(layer.stride), list(layer.dilation), int(layer.groups)
     padding = layer.padding if isinstance(layer.padding, str) else list(layer.padding)
-    if isinstance(padding, str):
-        return lambda x: _convolution.padding(x, weight, bias, stride, padding, dilation, groups)
-    if weight.is_cuda:
-        return lambda x: convolved(x, weight, bias, stride, padding, dilation, groups)
-    return lambda x: _convolution.default(x, weight, bias, stride, padding, dilation, groups)
+    way = _convolution.padding if isinstance(padding, str) else convolved if weight.is_cuda else _convolution.default
+    return _with(way, weight, bias, stride, padding, dilation, groups)
 
 
 def average_pooling(layer: Any) -> Operation:
     """Means of windows."""
-    kernel, stride, padding = (_pair(each) for each in (layer.kernel_size, layer.stride, layer.padding))
-    return lambda x: _mean(x, kernel, stride, padding, False, True, None)
+    windows = (_pair(each) for each in (layer.kernel_size, layer.stride, layer.padding))
+    return _with(_mean, *windows, False, True, None)
 
 
 def max_pooling(layer: Any) -> Operation:
     """Maxima of windows."""
-    given = [_pair(each) for each in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)]
-    ceil = bool(layer.ceil_mode)
-    return lambda x: _largest(x, *given, ceil)
+    windows = (_pair(each) for each in (layer.kernel_size, layer.stride, layer.padding, layer.dilation))
+    return _with(_largest, *windows, bool(layer.ceil_mode))
+
+
+def _with(operation: Callable[..., Any], *constants: Any) -> Operation:
+    """An operation of x and constants, as one of x."""
+    return lambda x: operation(x, *constants)
 
 
 def _constants(first: Tensor, second: Tensor | None) -> tuple[Tensor, Tensor | None]:
