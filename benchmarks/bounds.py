@@ -15,13 +15,13 @@ import torch
 
 from common import commit, machine, save
 from safeset import CertifiedNet, create_model
-from safeset.arithmetic import strict_arithmetic
-from safeset.freezing import leaves
-from safeset.lipschitz.blocks import largest_eigenvalue
+from safeset.lipschitz.block_cholesky import largest_eigenvalue
 from safeset.lipschitz.convolution import Axis, Convolution
-from safeset.lipschitz.norms import cost, exact_bound, torus_bound
+from safeset.lipschitz.convolution_proof import cost, exact_bound, torus_bound
 from safeset.lipschitz.rules import rule_of
-from safeset.lipschitz.windows import axes
+from safeset.lipschitz.sliding import axes
+from safeset.numerics.strict import strict_arithmetic
+from safeset.program.from_modules import leaves
 
 NETWORKS = {
     "CIFAR-100": ("cnn-2c2f", (3, 32, 32), 100),

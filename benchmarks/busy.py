@@ -21,18 +21,18 @@ from torch import nn
 
 from common import commit, machine, save
 from safeset import CertifiedNet, Recipe, certify_logits
-from safeset.constants import HeadConstants
+from safeset.certificates.constants import HeadConstants
 from safeset.data.embedded import digits
-from safeset.runs import build
+from safeset.runs.run import build
 from safeset.training.engine import Engine
 from safeset.training.state import State
 
 TURNS, SECONDS = 5, 1.5
 USERS = (
-    "safeset.certify",
-    "safeset.net",
-    "safeset.proof",
-    "safeset.measured",
+    "safeset.certificates.certify_logits",
+    "safeset.nets.net",
+    "safeset.nets.proof",
+    "safeset.nets.points",
     "safeset.training.engine",
     "safeset.training.step",
 )

@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from common import ROOT, save
-from safeset.cli_options import changes
+from safeset.cli.options import changes
 from trial import trial
 
 ABOUT = ("split", "points", "guarantee", "bound_method", "dtype", "device", "torch", "commit", "seed", "test")

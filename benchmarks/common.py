@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from safeset.provenance import commit as commit
+from safeset.system.provenance import commit as commit
 
 ROOT = Path(__file__).parents[1]
 

@@ -24,15 +24,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from common import commit, save
 from safeset import CertifiedNet, create_model
+from safeset.certificates.margins import METHODS
 from safeset.data.augmentation import Augmentation
 from safeset.data.dataset import Split
-from safeset.guarantees import Affinity
+from safeset.guarantees.guarantee import Affinity
 from safeset.layers import InvertibleDownsampling, MinMax
-from safeset.margins import METHODS
-from safeset.provenance import provenance
-from safeset.training.blocks import InBlocks
+from safeset.recipes.recipe import Data, Loss, Optimiser, Recipe
+from safeset.system.provenance import provenance
 from safeset.training.engine import Engine, fast_arithmetic
-from safeset.training.recipe import Data, Loss, Optimiser, Recipe
+from safeset.training.gpu.blocks import InBlocks
 from safeset.training.state import State
 from safeset.training.step import called
 

@@ -13,7 +13,7 @@ import torch
 
 from common import commit, machine, save
 from safeset import HeadConstants, RelaxedTopK, certify_logits
-from safeset.margins import METHODS
+from safeset.certificates.margins import METHODS
 from stepper import Stepper, asked
 
 BATCH, FEATURES, THREADS = 256, 256, 2

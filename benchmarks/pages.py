@@ -4,6 +4,7 @@ python benchmarks/pages.py    # writes them; a test fails if a page differs from
 """
 
 import json
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -337,6 +338,9 @@ def _files(pattern: str) -> list[Path]:
 
 
 if __name__ == "__main__":
-    for path, text in pages().items():
+    stale = {path: text for path, text in pages().items() if path.read_text() != text}
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(f"run python benchmarks/pages.py: {', '.join(map(str, stale))} differ from results/" if stale else 0)
+    for path, text in stale.items():
         path.write_text(text)
         print(f"wrote {path.relative_to(ROOT)}")

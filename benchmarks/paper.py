@@ -5,8 +5,8 @@ from itertools import groupby
 from typing import Any
 
 from common import markdown
-from safeset.margins import METHODS
-from safeset.paper import PAPER, compared, spread, stated, told
+from safeset.certificates.margins import METHODS
+from safeset.paper.table import PAPER, compared, spread, stated, told
 
 OTHER_POINTS = "acasxu/targeted"  # than the paper's, which are not public: its numbers do not compare
 

@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from common import save
-from safeset.training.recipe import PRECISIONS
+from safeset.recipes.recipe import PRECISIONS
 from trial import trial
 
 

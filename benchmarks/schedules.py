@@ -6,7 +6,7 @@ python benchmarks/schedules.py
 import matplotlib
 
 from common import ROOT
-from safeset.schedules import Schedule
+from safeset.recipes.schedules import Schedule
 
 SHOWN = {
     "learning rate": ["1e-3 -> 1e-6 after half", "2.5e-5 -> 5e-6 after half", "1e-3 -> 5e-6 after half"],

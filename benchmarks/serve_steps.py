@@ -22,8 +22,8 @@ def safeset_step(head: dict[str, Any]) -> Step:
     from torch.nn.functional import cross_entropy, linear
 
     from safeset import Affinity, HeadConstants, RelaxedTopK
-    from safeset.guarantees import Guarantee
-    from safeset.margins import instrument
+    from safeset.certificates.margins import instrument
+    from safeset.guarantees.guarantee import Guarantee
 
     torch.set_num_threads(head["threads"])
     torch.manual_seed(0)
@@ -102,8 +102,8 @@ def safeset_network(head: dict[str, Any]) -> Step:
     from torch.nn.functional import cross_entropy
 
     from safeset import Affinity, CertifiedNet, RelaxedTopK, create_model
-    from safeset.training.memory import keep_freed_memory
-    from safeset.training.recipe import Loss
+    from safeset.recipes.recipe import Loss
+    from safeset.system.memory import keep_freed_memory
     from safeset.training.step import objective
 
     if head["network"] == "step":

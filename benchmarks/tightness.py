@@ -15,7 +15,7 @@ import torch
 
 from common import ROOT, commit, machine, save
 from safeset import HeadConstants, RelaxedTopK, certify_logits
-from safeset.margins import METHODS
+from safeset.certificates.margins import METHODS
 
 NETWORKS, CLASSES, FEATURES, SEED = 2000, 6, 4, 0
 
@@ -23,7 +23,7 @@ NETWORKS, CLASSES, FEATURES, SEED = 2000, 6, 4, 0
 def measure() -> dict[str, Any]:
     """One point of each of many networks, for K = 1, …, 4."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from linear_truth import nearest_violation  # type: ignore[import-not-found]
+    from helpers.linear_truth import nearest_violation  # type: ignore[import-not-found]
 
     started = time.perf_counter()
     rows: dict[str, Any] = {}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from safeset import train
-from safeset.runs import Run
-from safeset.training.shelf import assembled
+from safeset.recipes.library import assembled
+from safeset.runs.run import Run
 
 
 def trial(recipe: str, changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

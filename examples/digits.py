@@ -17,14 +17,14 @@ import numpy as np
 import torch
 
 from safeset import Certificate, CertifiedNet, train
-from safeset.console import TrainingWatch
+from safeset.certificates.margins import METHODS
 from safeset.data.embedded import digits
 from safeset.evaluation import evaluate, vra_curve
-from safeset.margins import METHODS
-from safeset.provenance import provenance
-from safeset.training.memory import keep_freed_memory
-from safeset.training.recipe import Recipe
-from safeset.training.shelf import find_recipe
+from safeset.recipes.library import find_recipe
+from safeset.recipes.recipe import Recipe
+from safeset.system.memory import keep_freed_memory
+from safeset.system.provenance import provenance
+from safeset.terminal.console import TrainingWatch
 
 NAMES = {"standard": "standard", "rt3": "relaxed top-3", "lookalikes": "{1,4,7} {3,5,8,9}"}
 

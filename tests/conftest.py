@@ -1,14 +1,16 @@
 import os
 import platform
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from common import commit, save
-from nets import image_network
+from helpers.nets import image_network
 from safeset import CertifiedNet
+from safeset.system.files import write_json
+from safeset.system.provenance import commit
 
 # The same examples in every run, so that a red run is the change's fault; `make test-slow` draws new ones.
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -53,7 +55,7 @@ def pytest_terminal_summary(terminalreporter, config):
             for report in sorted(stats.get("passed", []), key=lambda report: report.nodeid)
         },
     }
-    save("test-slow.json", summary)
+    write_json(Path(__file__).parents[1] / "results" / "test-slow.json", summary)
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ import sys
 import pytest
 import torch
 
-from safeset import Affinity, ArgumentError, HeadConstants, RelaxedTopK, Standard, TopK, certify_logits
+from helpers.random_certificates import batch
+from safeset import Affinity, ArgumentError, RelaxedTopK, Standard, TopK, certify_logits
 from safeset.data.dataset import Split
 from safeset.evaluation import (
     Metrics,
@@ -22,14 +23,6 @@ from safeset.evaluation import (
     vra,
     vra_curve,
 )
-
-
-def batch(seed, points=40, guarantee="rt3", method=None):
-    make = torch.Generator().manual_seed(seed)
-    logits = torch.randn(points, 6, generator=make, dtype=torch.float64)
-    head = HeadConstants(torch.randn(6, 3, generator=torch.Generator().manual_seed(99), dtype=torch.float64))
-    labels = torch.randint(6, (points,), generator=make)
-    return certify_logits(logits, head, 0.1, guarantee, method=method), labels
 
 
 def test_by_hand():
@@ -163,7 +156,7 @@ def test_no_points():
 WORKER = """
 import sys, torch
 sys.path.insert(0, {tests!r})
-from test_evaluation import batch
+from helpers.random_certificates import batch
 from safeset.evaluation import Metrics, accuracy, rejection_rate, vra
 
 rank = int(sys.argv[1])

@@ -18,19 +18,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from helpers.own_files import CSV, NNET
 from safeset import Affinity, Recipe, SafesetError, create_model
-from safeset.affinity import from_description, read, read_edges
-from safeset.certificates import Certificate
+from safeset.certificates.certificate import Certificate
 from safeset.data.acasxu import read_nnet
 from safeset.data.npz import npz
 from safeset.data.points import read_points
 from safeset.data.tables import table
-from safeset.files import read_tensors
-from safeset.guarantees import parse
-from safeset.runs import load
-from safeset.training.shelf import assembled, find_recipe, list_recipes
-from safeset.training.toml import literal
-from test_data import CSV, NNET
+from safeset.guarantees.affinity import from_description, read, read_edges
+from safeset.guarantees.guarantee import parse
+from safeset.recipes.library import assembled, find_recipe, list_recipes
+from safeset.recipes.toml import literal
+from safeset.runs.run import load
+from safeset.system.files import read_tensors
 
 SECONDS = 20  # for one example; a parser that needs more hangs
 

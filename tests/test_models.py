@@ -16,7 +16,7 @@ from safeset import (
     train,
 )
 from safeset.data.embedded import digits
-from safeset.runs import build
+from safeset.runs.run import build
 
 SHAPES = {
     "cnn-2c2f": ((3, 32, 32), 100, 4_360_740),

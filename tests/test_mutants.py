@@ -14,80 +14,83 @@ ROOT = Path(__file__).parents[1]
 # name: tests that must catch it; then file, what stands there (once), what the mutant has instead, for each edit
 MUTANTS = {
     "constants × (1 − 1e-6)": [
-        "test_soundness",
-        ("proof.py", "product = product * bound", "product = product * bound * (1 - 1e-6)"),
+        "certificates/test_soundness",
+        ("nets/proof.py", "product = product * bound", "product = product * bound * (1 - 1e-6)"),
     ],
     "a tie treated by value": [
-        "test_radii test_certificates",
+        "certificates/test_radii certificates/test_certificates",
         (
-            "radii.py",
+            "certificates/radii.py",
             "inside = among(ranking, logits.shape[1])",
             "inside = logits >= logits.gather(1, ranking).amin(dim=1, keepdim=True)",
         ),
     ],
     "strictness at x not checked": [
-        "test_radii test_certificates",
-        ("radii.py", "strict & eligible[points]", "eligible[points]"),
+        "certificates/test_radii certificates/test_certificates",
+        ("certificates/radii.py", "strict & eligible[points]", "eligible[points]"),
     ],
-    "k = classes allowed": ["test_guarantees", ("guarantees.py", "if k >= classes:", "if k > classes:")],
+    "k = classes allowed": [
+        "guarantees/test_guarantees",
+        ("guarantees/guarantee.py", "if k >= classes:", "if k > classes:"),
+    ],
     "additive epsilon in a divisor": [
-        "test_net test_forward_rounding test_known_mistakes test_radii",
-        ("radii.py", "gaps / constants,", "gaps / (constants + 1e-12),"),
+        "nets/test_net lipschitz/test_forward_error lipschitz/test_known_mistakes certificates/test_radii",
+        ("certificates/radii.py", "gaps / constants,", "gaps / (constants + 1e-12),"),
     ],
     "a floor in the power method": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("lipschitz/estimate.py", ".clamp(min=torch.finfo(vector.dtype).tiny)", ".clamp(min=1e-3)"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("lipschitz/power_method.py", ".clamp(min=torch.finfo(vector.dtype).tiny)", ".clamp(min=1e-3)"),
     ],
     "circular padding taken for zero padding": [
-        "test_bounds",
+        "lipschitz/test_bounds",
         ("lipschitz/convolution.py", "(self.size + beyond) // self.stride", "self.size // self.stride"),
     ],
     "stride ignored": [
-        "test_layers",
-        ("lipschitz/windows.py", "Axis(n, k, s, d, before, after)", "Axis(n, k, 1, d, before, after)"),
+        "lipschitz/test_layers",
+        ("lipschitz/sliding.py", "Axis(n, k, s, d, before, after)", "Axis(n, k, 1, d, before, after)"),
     ],
     "stride ignored by the torus": [
-        "test_bounds test_torus",
+        "lipschitz/test_bounds lipschitz/test_torus",
         ("lipschitz/torus.py", "divmod(rows.dilation * th, rows.stride)", "divmod(rows.dilation * th, 1)"),
     ],
     "overlapping pooling counted as 1": [
-        "test_layers",
-        ("lipschitz/windows.py", "return Up(overlap).root()", "return Up(1.0)"),
+        "lipschitz/test_layers",
+        ("lipschitz/sliding.py", "return Up(overlap).root()", "return Up(1.0)"),
     ],
     "normalisation ignored": [
-        "test_layers",
+        "lipschitz/test_layers",
         (
-            "lipschitz/affine.py",
+            "lipschitz/linear.py",
             'return Up(float(layer.scale.double().abs().amax())), "closed form"',
             'return Up(1.0), ""',
         ),
     ],
     "residual counted as 1": [
-        "test_layers",
-        ("proof.py", "bound, rounding = 1 + inner,", "bound, rounding = Up(1.0),"),
+        "lipschitz/test_layers",
+        ("nets/proof.py", "bound, rounding = 1 + inner,", "bound, rounding = Up(1.0),"),
     ],
     "residual counted as its body": [
-        "test_layers",
-        ("proof.py", "bound, rounding = 1 + inner,", "bound, rounding = inner,"),
+        "lipschitz/test_layers",
+        ("nets/proof.py", "bound, rounding = 1 + inner,", "bound, rounding = inner,"),
     ],
     "the estimate used in certify": [
-        "test_layers",
+        "lipschitz/test_layers",
         (
-            "lipschitz/affine.py",
+            "lipschitz/linear.py",
             "bound = claimed(found[0])",
             "w = layer.weight; bound = Up(float(power_method(w.mv, w.mT.mv, torch.ones_like(w[0]), 10)[0]))",
         ),
     ],
     "head constants by the Gram trick": [
-        "test_radii",
-        ("constants.py", '"donot_use_mm_for_euclid_dist"', '"use_mm_for_euclid_dist"'),
+        "certificates/test_radii",
+        ("certificates/constants.py", '"donot_use_mm_for_euclid_dist"', '"use_mm_for_euclid_dist"'),
     ],
     "float32 accumulation without slack": [
-        "test_soundness",
-        ("sealed.py", "return self.operation(x)", "return self.operation(x).float()"),
+        "certificates/test_soundness",
+        ("nets/sealed.py", "return self.operation(x)", "return self.operation(x).float()"),
     ],
     "bounds in float32 without slack": [
-        "test_bounds",
+        "lipschitz/test_bounds",
         (
             "lipschitz/dense.py",
             "gram = first @ first.mT",
@@ -95,100 +98,100 @@ MUTANTS = {
         ),
     ],
     "weights changed after the proof": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("net.py", "not parametrised and before.source.equals(now)", "not parametrised"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("nets/net.py", "not parametrised and before.source.equals(now)", "not parametrised"),
     ],
     "a copy that is not compared afterwards": [
-        "test_trust",
-        ("net.py", "if not sealed.source.equals(Content.of(self.network, self.input_shape)):", "if False:"),
+        "nets/test_trust",
+        ("nets/net.py", "if not sealed.source.equals(Content.of(self.network, self.input_shape)):", "if False:"),
     ],
     "a frozen net that runs what others can change": [
-        "test_trust",
-        ("sealed.py", "copied = copy.deepcopy(network)", "copied = network"),
-        ("sealed.py", "return copy.deepcopy(self.network), replace", "return self.network, replace"),
+        "nets/test_trust",
+        ("nets/sealed.py", "copied = copy.deepcopy(network)", "copied = network"),
+        ("nets/sealed.py", "return copy.deepcopy(self.network), replace", "return self.network, replace"),
     ],
     "modes of the caller that look on": [
-        "test_trust",
-        ("arithmetic.py", "            without_modes(),\n", ""),
+        "nets/test_trust",
+        ("numerics/strict.py", "            without_modes(),\n", ""),
     ],
     "whole numbers that stay whole": [
-        "test_trust",
+        "nets/test_trust",
         (
-            "lipschitz/affine.py",
+            "lipschitz/linear.py",
             "return _floating(layer.scale), _floating(layer.shift)",
             "return layer.scale, layer.shift",
         ),
         (
-            "lipschitz/affine.py",
+            "lipschitz/linear.py",
             "layers.ChannelAffine(scale.double(), shift.double())",
             "layers.ChannelAffine(scale, shift)",
         ),
-        ("lipschitz/affine.py", "float(layer.scale.double().abs()", "float(layer.scale.abs()"),
+        ("lipschitz/linear.py", "float(layer.scale.double().abs()", "float(layer.scale.abs()"),
     ],
     "weights known by their version counters": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("freezing.py", "torch.equal(a, b)", "a._version == b._version"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("program/from_modules.py", "torch.equal(a, b)", "a._version == b._version"),
     ],
     "a large bias forgotten in the rounding": [
-        "test_layers",
-        ("lipschitz/rounding.py", "(self.size + self.error) * alpha + bias", "(self.size + self.error) * alpha"),
+        "lipschitz/test_layers",
+        ("lipschitz/forward_error.py", "(self.size + self.error) * alpha + bias", "(self.size + self.error) * alpha"),
     ],
     "the head's bias forgotten in the rounding": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("proof.py", "head.bias.detach().abs()", "head.bias.detach().abs() * 0"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("nets/proof.py", "head.bias.detach().abs()", "head.bias.detach().abs() * 0"),
     ],
     "underflow forgotten": [
-        "test_layers",
-        ("lipschitz/rounding.py", "underflow = Up(outputs).root() * fan_in * SUBNORMAL", "underflow = 0.0"),
+        "lipschitz/test_layers",
+        ("lipschitz/forward_error.py", "underflow = Up(outputs).root() * fan_in * SUBNORMAL", "underflow = 0.0"),
     ],
     "underflow forgotten in the head": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("proof.py", "underflow = features * SUBNORMAL", "underflow = 0.0"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("nets/proof.py", "underflow = features * SUBNORMAL", "underflow = 0.0"),
     ],
     "rounding at x' forgotten": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("proof.py", "ClassError(2 * once, self.slopes)", "ClassError(once * 0, self.slopes)"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("nets/proof.py", "ClassError(2 * once, self.slopes)", "ClassError(once * 0, self.slopes)"),
     ],
     "overflow forgotten": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("measured.py", "torch.minimum(radii, room)", "radii"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("nets/points.py", "torch.minimum(radii, room)", "radii"),
     ],
     "membership without rounding": [
-        "test_answers",
+        "paper/test_predictions",
         (
-            "measured.py",
+            "nets/points.py",
             "membership(self._logits, self._bounds.head, k, error=self._error)",
             "membership(self._logits, self._bounds.head, k, error=ClassError(*(0 * part for part in self._error)))",
         ),
     ],
     "membership without overflow": [
-        "test_answers",
+        "paper/test_predictions",
         (
-            "measured.py",
+            "nets/points.py",
             "self._within(found[:, None])[:, 0]",
             "found",
         ),
     ],
     "the (k + 1)-th least instead of the k-th": [
-        "test_answers",
-        ("certify.py", "radii.kthvalue(k, dim=1)", "radii.kthvalue(k + 1, dim=1)"),
+        "paper/test_predictions",
+        ("certificates/certify_logits.py", "radii.kthvalue(k, dim=1)", "radii.kthvalue(k + 1, dim=1)"),
     ],
     "targets without rounding": [
-        "test_answers",
+        "paper/test_predictions",
         (
-            "measured.py",
+            "nets/points.py",
             "targets(self._logits, self._bounds.head, error=self._error)",
             "targets(self._logits, self._bounds.head, error=ClassError(*(0 * part for part in self._error)))",
         ),
     ],
     "the residual forgotten": [
-        "test_bounds",
+        "lipschitz/test_bounds",
         ("lipschitz/dense.py", " + row_sum(mirrored(residual))", ""),
         ("lipschitz/dense.py", "top * (1 + excess)", "top * (1 - 1e-9)"),
         ("lipschitz/dense.py", "if bool((info != 0).any()) or not bool(factor.isfinite().all()):", "if False:"),
     ],
     "padding of one side taken for both": [
-        "test_bounds",
+        "lipschitz/test_bounds",
         (
             "lipschitz/convolution.py",
             "min(max(self.before, self.after), self.extent - 1)",
@@ -196,52 +199,52 @@ MUTANTS = {
         ),
     ],
     "overflow inside the network forgotten": [
-        "test_net test_frozen test_forward_rounding test_estimates",
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
         (
-            "lipschitz/rounding.py",
+            "lipschitz/forward_error.py",
             "self.size * sigma + bias, self.peak.envelope(reach)",
             "self.size * sigma + bias, self.peak",
         ),
     ],
     "overflow in the head forgotten": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("proof.py", "before.peak.envelope(most)", "before.peak"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("nets/proof.py", "before.peak.envelope(most)", "before.peak"),
     ],
     "the sum of a residual does not round": [
-        "test_layers",
-        ("lipschitz/rounding.py", "summed = error * (1 + gamma(1)) + size * gamma(1)", "summed = error"),
+        "lipschitz/test_layers",
+        ("lipschitz/forward_error.py", "summed = error * (1 + gamma(1)) + size * gamma(1)", "summed = error"),
     ],
     "rounding counted at x alone": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("proof.py", "ClassError(2 * once, self.slopes)", "ClassError(once, self.slopes)"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("nets/proof.py", "ClassError(2 * once, self.slopes)", "ClassError(once, self.slopes)"),
     ],
     "rounding that does not grow with ε": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("proof.py", "ClassError(2 * once, self.slopes)", "ClassError(2 * once, self.slopes * 0)"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("nets/proof.py", "ClassError(2 * once, self.slopes)", "ClassError(2 * once, self.slopes * 0)"),
     ],
     "magnitudes bounded by the norm": [
-        "test_layers",
-        ("lipschitz/windows.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=bound"),
+        "lipschitz/test_layers",
+        ("lipschitz/sliding.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=bound"),
     ],
     "magnitudes of the first group alone": [
-        "test_layers",
-        ("lipschitz/windows.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=kernel_norm(kernels[0])"),
+        "lipschitz/test_layers",
+        ("lipschitz/sliding.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=kernel_norm(kernels[0])"),
     ],
     "proofs while subnormals are flushed": [
-        "test_net test_frozen test_forward_rounding test_estimates",
-        ("proof.py", 'check_subnormals(torch.device("cpu"))', "pass"),
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
+        ("nets/proof.py", 'check_subnormals(torch.device("cpu"))', "pass"),
     ],
     "a corrected rule ignored": [
-        "test_net test_frozen test_forward_rounding test_estimates",
+        "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
         ("lipschitz/rules.py", "return _RULES[kind][2] if kind in _RULES else 0", "return 0"),
     ],
     "groups taken for one": [
-        "test_layers",
-        ("lipschitz/windows.py", "if bound >= largest:", "if bound <= largest or largest == 0:"),
-        ("lipschitz/windows.py", "if kernel_norm(part.kernel) > largest:", "if True:"),
+        "lipschitz/test_layers",
+        ("lipschitz/sliding.py", "if bound >= largest:", "if bound <= largest or largest == 0:"),
+        ("lipschitz/sliding.py", "if kernel_norm(part.kernel) > largest:", "if True:"),
     ],
     "a witness believed": [
-        "test_witnesses",
+        "lipschitz/test_witnesses",
         (
             "lipschitz/witness.py",
             "if proved is not None and proved <= self.claim <= proved * (1 + CLOSE) else None",
@@ -249,12 +252,12 @@ MUTANTS = {
         ),
     ],
     "what vectors lack forgotten": [
-        "test_torus",
+        "lipschitz/test_torus",
         ("lipschitz/torus.py", "stacked = torch.cat([image, lack], dim=1)", "stacked = image"),
         ("lipschitz/torus.py", "lack_error * (frobenius(lack) * 2 + lack_error)", "0.0"),
     ],
     "conjugate waves counted once": [
-        "test_torus",
+        "lipschitz/test_torus",
         (
             "lipschitz/torus.py",
             "(self.cells[0] * self.cells[1]) / frequencies[:, 2].double()",
@@ -263,12 +266,12 @@ MUTANTS = {
         ("lipschitz/torus.py", "own.real * sine + own.imag * cosine", "0.0 * sine"),
     ],
     "waves in the wrong phase": [
-        "test_torus",
+        "lipschitz/test_torus",
         ("lipschitz/torus.py", "own.real * cosine - own.imag * sine", "own.real * cosine + own.imag * sine"),
         ("lipschitz/torus.py", "own.real * sine + own.imag * cosine", "own.real * sine - own.imag * cosine"),
     ],
     "waves without the vectors taken from all of them": [
-        "test_torus",
+        "lipschitz/test_torus",
         (
             "lipschitz/torus.py",
             "mirrored(among - part * (across @ across.mT))",
@@ -276,10 +279,10 @@ MUTANTS = {
         ),
     ],
     "subclasses taken for their base": [
-        "test_layers",
+        "lipschitz/test_layers",
         ("lipschitz/rules.py", "return base if plain else kind", "return base"),
     ],
-    "hooks ignored": ["test_layers", ("lipschitz/rules.py", "if any(hooks):", "if False:")],
+    "hooks ignored": ["lipschitz/test_layers", ("lipschitz/rules.py", "if any(hooks):", "if False:")],
 }
 
 
@@ -316,7 +319,13 @@ def test_every_mutant_can_be_made(tmp_path):
 def test_the_suite_passes_without_a_mutant(tmp_path):
     done = run_suite(
         mutated(tmp_path, []),
-        tests=["test_soundness", "test_net", "test_frozen", "test_forward_rounding", "test_estimates"],
+        tests=[
+            "certificates/test_soundness",
+            "nets/test_net",
+            "nets/test_frozen",
+            "lipschitz/test_forward_error",
+            "nets/test_estimates",
+        ],
     )
     assert done.returncode == 0, done.stdout
 

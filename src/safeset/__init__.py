@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from safeset.certificates import Certificate as Certificate
-    from safeset.certify import certify_logits as certify_logits
-    from safeset.certify import membership_radii as membership_radii
-    from safeset.certify import target_table as target_table
-    from safeset.constants import HeadConstants as HeadConstants
+    from safeset.certificates.certificate import Certificate as Certificate
+    from safeset.certificates.certify_logits import certify_logits as certify_logits
+    from safeset.certificates.certify_logits import membership_radii as membership_radii
+    from safeset.certificates.certify_logits import target_table as target_table
+    from safeset.certificates.constants import HeadConstants as HeadConstants
     from safeset.errors import ArgumentError as ArgumentError
     from safeset.errors import DataNotFoundError as DataNotFoundError
     from safeset.errors import DataWarning as DataWarning
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from safeset.errors import UnitsWarning as UnitsWarning
     from safeset.errors import UnsupportedLayerError as UnsupportedLayerError
     from safeset.estimator import SafesetClassifier as SafesetClassifier
-    from safeset.guarantees import Affinity as Affinity
-    from safeset.guarantees import Guarantee as Guarantee
-    from safeset.guarantees import RelaxedTopK as RelaxedTopK
-    from safeset.guarantees import Standard as Standard
-    from safeset.guarantees import TopK as TopK
+    from safeset.guarantees.guarantee import Affinity as Affinity
+    from safeset.guarantees.guarantee import Guarantee as Guarantee
+    from safeset.guarantees.guarantee import RelaxedTopK as RelaxedTopK
+    from safeset.guarantees.guarantee import Standard as Standard
+    from safeset.guarantees.guarantee import TopK as TopK
     from safeset.lipschitz.rules import ExactRule as ExactRule
     from safeset.lipschitz.rules import LayerRule as LayerRule
     from safeset.lipschitz.rules import register_layer as register_layer
     from safeset.models import create_model as create_model
     from safeset.models import list_models as list_models
-    from safeset.net import CertifiedNet as CertifiedNet
-    from safeset.runs import load as load
-    from safeset.training.recipe import Recipe as Recipe
+    from safeset.nets.net import CertifiedNet as CertifiedNet
+    from safeset.recipes.recipe import Recipe as Recipe
+    from safeset.runs.run import load as load
     from safeset.training.train import train as train
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Certificate": "certificates",
-    "certify_logits": "certify",
-    "membership_radii": "certify",
-    "target_table": "certify",
-    "HeadConstants": "constants",
+    "Certificate": "certificates.certificate",
+    "certify_logits": "certificates.certify_logits",
+    "membership_radii": "certificates.certify_logits",
+    "target_table": "certificates.certify_logits",
+    "HeadConstants": "certificates.constants",
     "ArgumentError": "errors",
     "DataNotFoundError": "errors",
     "DataWarning": "errors",
@@ -53,38 +53,39 @@ _HOMES = {
     "TrainingWarning": "errors",
     "UnsupportedLayerError": "errors",
     "SafesetClassifier": "estimator",
-    "Affinity": "guarantees",
-    "Guarantee": "guarantees",
-    "RelaxedTopK": "guarantees",
-    "Standard": "guarantees",
-    "TopK": "guarantees",
+    "Affinity": "guarantees.guarantee",
+    "Guarantee": "guarantees.guarantee",
+    "RelaxedTopK": "guarantees.guarantee",
+    "Standard": "guarantees.guarantee",
+    "TopK": "guarantees.guarantee",
     "ExactRule": "lipschitz.rules",
     "LayerRule": "lipschitz.rules",
-    "register_layer": "lipschitz.known",  # after torch's own layers, so that none is overwritten
+    "register_layer": "lipschitz.activations",  # after torch's own layers, so that none is overwritten
     "create_model": "models",
     "list_models": "models",
-    "CertifiedNet": "net",
-    "load": "runs",
-    "Recipe": "training.recipe",
+    "CertifiedNet": "nets.net",
+    "load": "runs.run",
+    "Recipe": "recipes.recipe",
     "train": "training.train",
 }
-_MODULES = (
-    "affinity",
-    "certificates",
-    "constants",
-    "errors",
-    "evaluation",
-    "guarantees",
-    "layers",
-    "losses",
-    "margins",
-)
+_MODULES = {
+    "affinity": "guarantees.affinity",
+    "certificates": "certificates",
+    "constants": "certificates.constants",
+    "data": "data",
+    "errors": "errors",
+    "evaluation": "evaluation",
+    "guarantees": "guarantees",
+    "layers": "layers",
+    "losses": "losses",
+    "margins": "certificates.margins",
+}
 __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"safeset.{name}")
+        return import_module(f"safeset.{_MODULES[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module 'safeset' has no attribute {name!r}")
     return getattr(import_module(f"safeset.{_HOMES[name]}"), name)

@@ -1,5 +1,5 @@
 """``python -m safeset``: the command line, also under torchrun."""
 
-from safeset.cli import main
+from safeset.cli.app import main
 
 main()

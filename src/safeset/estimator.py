@@ -11,15 +11,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from safeset.certificates import Certificate
+from safeset.certificates.certificate import Certificate
 from safeset.data.dataset import Dataset, Split
 from safeset.errors import expected
-from safeset.guarantees import Guarantee
+from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import as_count
 from safeset.models import mlp
-from safeset.schedules import Schedule
-from safeset.training.defaults import TABLE_EPSILON
-from safeset.training.recipe import OWN_DATA, Data, Optimiser, Recipe
+from safeset.recipes.defaults import TABLE_EPSILON
+from safeset.recipes.recipe import OWN_DATA, Data, Optimiser, Recipe
+from safeset.recipes.schedules import Schedule
 from safeset.training.train import train
 from safeset.training.watch import Silent, Watch
 
@@ -200,7 +200,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _watch(self) -> Watch:
         if not self.verbose:
             return _Unseen()
-        from safeset.console import TrainingWatch  # rich is imported only where something is shown
+        from safeset.terminal.console import TrainingWatch  # rich is imported only where something is shown
 
         return TrainingWatch()
 

@@ -21,16 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from safeset.certificates import Certificate
+from safeset.certificates.certificate import Certificate
+from safeset.certificates.margins import METHODS
+from safeset.certificates.promises import shown_epsilon
 from safeset.data.dataset import Progress, Split
 from safeset.errors import expected
-from safeset.guarantees import Guarantee, as_guarantee
+from safeset.guarantees.guarantee import Guarantee, as_guarantee
 from safeset.inputs import check_epsilon
-from safeset.margins import METHODS
-from safeset.net import CertifiedNet
-from safeset.promises import shown_epsilon
-from safeset.threads import one_thread
-from safeset.workers import Workers
+from safeset.nets.net import CertifiedNet
+from safeset.numerics.threads import one_thread
+from safeset.system.workers import Workers
 
 POINTS_AT_ONCE = 2048
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.arithmetic import uncompiled
 from safeset.errors import UnitsWarning, callers_level, expected, repeated, some_of
+from safeset.numerics.strict import uncompiled
 
 MOST_NUMBERS = 2**31  # of one input
 PIXELS = "pixels in [0, 1]"  # the units of ε for images

@@ -19,7 +19,7 @@ from torch import Tensor
 from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, find, stratified
 from safeset.data.decoding import BACKGROUND, SUFFIXES, Decoded, colour, read_image, size_of
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected, first_few, some_of
-from safeset.files import read_tensors, write_tensors
+from safeset.system.files import read_tensors, write_tensors
 
 MOST_BYTES = 2**30  # of one file
 LARGEST_OWN_SIZE = 64

@@ -1,1 +1,4 @@
-"""The paper's figures: what is chosen for them, and how it is painted."""
+"""Pictures of data and of answers, painted with matplotlib, which is imported late.
+
+The paper's own figures are in `safeset.paper.drawing`.
+"""

@@ -8,7 +8,7 @@ from torch.nn.grad import conv2d_input
 
 from safeset.errors import expected
 from safeset.lipschitz.dense import unit_scaled
-from safeset.lipschitz.upward import Up, gamma
+from safeset.numerics.directed import Up, gamma
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from safeset.errors import expected
 from safeset.inputs import all_finite
-from safeset.lipschitz.upward import Up, gamma
+from safeset.numerics.directed import Up, gamma
 
 LONGEST = 4096  # terms that are summed at once in an entry of a Gram matrix
 

@@ -16,10 +16,10 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.layers import Residual
-from safeset.lipschitz.operations import Operation
-from safeset.lipschitz.rounding import Rounding
-from safeset.lipschitz.upward import Up
+from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.witness import Witness
+from safeset.numerics.directed import Up
+from safeset.program.operations import Operation
 
 Shape = tuple[int, ...]  # of one point, without the batch
 Bound = tuple[Up, str]  # a proved Lipschitz constant, and how it was proved

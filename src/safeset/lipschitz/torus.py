@@ -19,7 +19,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from safeset.lipschitz.circle import circle
 from safeset.lipschitz.convolution import Convolution, kernel_norm
 from safeset.lipschitz.dense import (
     absolute_norm,
@@ -31,7 +30,8 @@ from safeset.lipschitz.dense import (
     shifted_bound,
     spectral_bound,
 )
-from safeset.lipschitz.upward import Up, gamma
+from safeset.numerics.circle import circle
+from safeset.numerics.directed import Up, gamma
 
 ELEMENTS_AT_ONCE = 2**20  # of the frequencies' matrices, and of waves: 8 MB stay in a processor's cache
 

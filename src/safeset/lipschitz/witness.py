@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from safeset.lipschitz.upward import Up
+from safeset.numerics.directed import Up
 
 CLOSE = 1e-9  # relative: how much larger a claim may be than what is proved of it
 

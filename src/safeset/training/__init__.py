@@ -1,1 +1,4 @@
-"""From a recipe to a certified model: recipes, the step, the loop, checkpoints."""
+"""From a recipe and points to a trained net: the step, the loop, checkpoints, the run's directory.
+
+What is special to CUDA is in `gpu/`.
+"""

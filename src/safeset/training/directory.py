@@ -6,19 +6,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from safeset.cards import card
 from safeset.data.units import kind
 from safeset.errors import SafesetError, expected
 from safeset.evaluation import remarks
-from safeset.files import write_json, write_whole
-from safeset.guarantees import parse
-from safeset.net import CertifiedNet
-from safeset.runs import Run
+from safeset.guarantees.guarantee import parse
+from safeset.nets.net import CertifiedNet
+from safeset.recipes.recipe import Recipe
+from safeset.recipes.toml import differing
+from safeset.runs.card import card
+from safeset.runs.run import Run
+from safeset.system.files import write_json, write_whole
+from safeset.system.workers import attempt
 from safeset.training.loop import Outcome
-from safeset.training.recipe import Recipe
-from safeset.training.toml import differing
 from safeset.training.watch import Watch
-from safeset.workers import attempt
 
 AS_BEGUN = "Leave out the recipe and the flags to continue it as it was begun."
 

@@ -9,15 +9,15 @@ from torch import Tensor
 from safeset.data.augmentation import moved
 from safeset.data.dataset import Split
 from safeset.errors import expected
-from safeset.freezing import products
-from safeset.net import CertifiedNet
-from safeset.threads import FEW_PRODUCTS, one_thread
-from safeset.training.blocks import can_fuse
-from safeset.training.convolutions import one_by_one
-from safeset.training.recipe import Recipe
+from safeset.nets.net import CertifiedNet
+from safeset.numerics.threads import FEW_PRODUCTS, one_thread
+from safeset.program.from_modules import products
+from safeset.recipes.recipe import Recipe
+from safeset.system.workers import Workers
+from safeset.training.gpu.blocks import can_fuse
+from safeset.training.gpu.convolutions import one_by_one
 from safeset.training.state import State
 from safeset.training.step import objective
-from safeset.workers import Workers
 
 WARM_UP = 3  # steps before a capture, as torch asks for
 

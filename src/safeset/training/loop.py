@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from safeset.certify import certify_logits
-from safeset.constants import HeadConstants
+from safeset.certificates.certify_logits import certify_logits
+from safeset.certificates.constants import HeadConstants
 from safeset.data.dataset import Split
 from safeset.errors import SafesetError, counted
 from safeset.evaluation import Metrics
-from safeset.net import CertifiedNet
-from safeset.runs import Run
+from safeset.nets.net import CertifiedNet
+from safeset.recipes.recipe import Recipe
+from safeset.runs.run import Run
+from safeset.system.workers import LostWorkerError, Workers
 from safeset.training.engine import Engine, fast_arithmetic
-from safeset.training.recipe import Recipe
 from safeset.training.state import Position, State
 from safeset.training.step import called
 from safeset.training.watch import Watch
-from safeset.workers import LostWorkerError, Workers
 
 WATCHED = 1000  # points on which an epoch's metrics are estimated
 AGREE = 16  # captured steps after which workers ask each other whether to stop

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from safeset.certificates.promises import shown_epsilon
 from safeset.data.dataset import Dataset
 from safeset.errors import SafesetError
-from safeset.files import write_whole
-from safeset.net import CertifiedNet
-from safeset.promises import shown_epsilon
-from safeset.runs import Run
+from safeset.nets.net import CertifiedNet
+from safeset.runs.run import Run
+from safeset.system.files import write_whole
 
 FEWEST = 3  # epochs, for curves
 IMAGES, COLUMNS = 12, 4

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from safeset.certificates.promises import shown_epsilon
 from safeset.data.dataset import Dataset, Split
 from safeset.errors import Advice, counted
-from safeset.net import CertifiedNet
-from safeset.promises import shown_epsilon
-from safeset.training.recipe import Recipe
+from safeset.nets.net import CertifiedNet
+from safeset.recipes.recipe import Recipe
 
 POINTS_AT_ONCE = 256
 FEWEST = 20  # points from which something can be said

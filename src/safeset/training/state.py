@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from safeset.errors import SafesetError
-from safeset.files import read_tensors, write_tensors
-from safeset.net import CertifiedNet
+from safeset.nets.net import CertifiedNet
+from safeset.recipes.recipe import Optimiser, Recipe
+from safeset.system.files import read_tensors, write_tensors
+from safeset.system.workers import Workers
 from safeset.training.best import Best
-from safeset.training.recipe import Optimiser, Recipe
-from safeset.workers import Workers
 
 VERSION = "1"
 

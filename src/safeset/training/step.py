@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from safeset.losses import cross_entropy, trades
-from safeset.net import CertifiedNet
-from safeset.streams import side_by_side
-from safeset.threads import few_logits, one_thread
-from safeset.training.blocks import InBlocks
-from safeset.training.convolutions import halves
-from safeset.training.recipe import Loss
+from safeset.nets.net import CertifiedNet
+from safeset.numerics.threads import few_logits, one_thread
+from safeset.recipes.recipe import Loss
+from safeset.system.streams import side_by_side
+from safeset.training.gpu.blocks import InBlocks
+from safeset.training.gpu.convolutions import halves
 
 Tensors = Mapping[str, Tensor]
 Objective = Callable[[Tensors, Tensors, Tensor, Tensor, float | Tensor], tuple[Tensor, dict[str, Tensor]]]

@@ -15,20 +15,20 @@ from safeset.data.quality import report
 from safeset.data.sources import SOURCES, load_data
 from safeset.data.units import given_units
 from safeset.errors import expected
-from safeset.files import write_json
 from safeset.inputs import as_device, as_tensor, check_names
-from safeset.jobs import evaluated
-from safeset.net import CertifiedNet
-from safeset.own_networks import Factory, made
-from safeset.runs import Run, build, load
+from safeset.nets.net import CertifiedNet
+from safeset.recipes.library import find_recipe
+from safeset.recipes.recipe import OWN_DATA, Data, Recipe
+from safeset.runs.jobs import evaluated
+from safeset.runs.own_networks import Factory, made
+from safeset.runs.run import Run, build, load
+from safeset.system.files import write_json
+from safeset.system.workers import Workers
 from safeset.training.directory import ended, finish, keep, summary, written
 from safeset.training.loop import Interrupted, fit, some_of
 from safeset.training.pictures import draw_curves, draw_samples
 from safeset.training.plan import at_chance, described, top1
-from safeset.training.recipe import OWN_DATA, Data, Recipe
-from safeset.training.shelf import find_recipe
 from safeset.training.watch import Silent, Watch, automatic
-from safeset.workers import Workers
 
 
 def train(

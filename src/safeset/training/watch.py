@@ -69,7 +69,7 @@ def automatic(progress: bool | None) -> Watch:
     if progress is False:
         return Silent()
     if progress or (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules:
-        from safeset.console import TrainingWatch  # rich is imported only where something is shown
+        from safeset.terminal.console import TrainingWatch  # rich is imported only where something is shown
 
         return TrainingWatch()
     return Silent()

@@ -1,0 +1,157 @@
+"""The auditor: attacks what a run certifies, proves its bounds anew, and holds what is stored against what is found."""
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from safeset.audit.certificate_attack import Auditor, Clock, some_of
+from safeset.audit.recheck import SHOWN
+from safeset.audit.records import DIFFERENT, OPEN, stored_checks
+from safeset.audit.second_proof import reproved
+from safeset.data.dataset import Progress
+from safeset.errors import SafesetError, expected
+from safeset.inputs import as_count, as_device, as_number
+from safeset.runs.jobs import plain, run_data, written
+from safeset.runs.own_networks import Factory
+from safeset.runs.run import Run, loaded
+from safeset.system.provenance import provenance, weights_digest
+
+
+def audit_run(
+    run: Run,
+    *,
+    points: int | None = None,
+    minutes: float = 5.0,
+    source: str | None = None,
+    network: nn.Module | Factory | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Audit a run on its test data, by the method ``joint`` at its own ε: what is written to audit.json.
+
+    What is missing, does not match or could not be looked at is never passed: it fails, or is inconclusive.
+
+    Args:
+        run: a run; of a training that has not ended the weights so far are audited.
+        points: how many test points, chosen at random but always the same; by default all.
+        minutes: how long it may take, 30 % of it at most for proofs, and for the evaluation of all test data; what is
+            not reached is said. Loading, the library's own proof of the bounds, and a first batch of each kind of work
+            take what they take.
+        source: other data, in the same form as the run's own.
+        network: as for `load`.
+        device: such as ``"cuda"``.
+        progress: wraps the batches of the evaluation, and of the attack.
+
+    Returns:
+        A table with ``verdict`` (``passed``, ``failed`` or ``inconclusive``), ``checks``, ``bounds``, ``windows``,
+        ``attack``, ``violations``, ``control``, ``tightness``, ``accuracy``, and ``unfinished`` where the training has
+        not ended.
+    """
+    check_arguments(points, minutes)
+    started = time.perf_counter()
+    recipe, (own, unfinished) = run.read_recipe(), loaded(run, network)
+    own = own.to(as_device(device))
+    own.remember({})  # an audit searches for its own proofs
+    data = run_data(recipe, source, progress)
+    net, part = own.frozen(), 18 * minutes
+    net.bounds()
+    bounds = reproved(net, seconds=part)
+    checks = stored_checks(
+        run,
+        recipe,
+        own,
+        data,
+        unfinished=unfinished,
+        bounds=bounds,
+        own_data=source is None,
+        seconds=part,
+        progress=progress,
+    )
+    chosen = some_of(len(data.test), points or len(data.test))
+    split, now = data.test[chosen], time.perf_counter()
+    clock = Clock(now, max(60 * minutes - (now - started), 24 * minutes))
+    auditor = Auditor(net, split, clock)
+    windows = auditor.recheck()
+    control = auditor.control()
+    found = auditor.attack(run.path / "violations", progress)
+    result: dict[str, Any] = {
+        "verdict": "",
+        "data": data.name,
+        "guarantee": str(net.guarantee),
+        "epsilon": net.epsilon,
+        "method": "joint",
+        "points": len(split),
+        "checks": checks,
+        "bounds": [vars(line) for line in bounds],
+        "windows": vars(windows) | {"false": windows.false[:SHOWN], "of_false": len(windows.false)},
+        "control": control,
+        "largest_factor": max((row["factor"] for row in control if row["broken"]), default=None),
+        **found,
+        "accuracy": auditor.accuracy(),
+        "dtype": "float64",
+        "minutes": minutes,
+        "seconds": 0.0,
+        **({"unfinished": unfinished} if unfinished else {}),
+        "weights": weights_digest(own.network.state_dict()),
+        **provenance(next(net.parameters()).device),
+        "recipe": written(recipe),
+    }
+    result["verdict"], result["reasons"], result["notes"] = verdict(result)
+    for each in (*result["violations"], *result["windows"]["false"]):
+        each["point"] = int(chosen[each["point"]])
+    result["seconds"] = round(time.perf_counter() - started, 3)
+    return plain(result)  # type: ignore[no-any-return]
+
+
+def check_arguments(points: int | None, minutes: float) -> None:
+    """Complain of arguments with which nothing can be audited."""
+    if points is not None and as_count(points) is None:
+        raise expected("`points` to be a whole number ≥ 1", points)
+    if not (as_number(minutes) or 0) > 0:
+        raise expected("a time in minutes above 0", minutes)
+
+
+def stopped(error: SafesetError) -> dict[str, Any]:
+    """What is written to audit.json where an audit has to stop: it is inconclusive, and why."""
+    return {
+        "verdict": "inconclusive",
+        "reasons": [f"stopped: {error}"],
+        "notes": [],
+        **provenance(torch.device("cpu")),
+    }
+
+
+def verdict(result: dict[str, Any]) -> tuple[str, list[str], list[str]]:
+    """The verdict of an audit, what led to it, and what else is to be known."""
+    attack, bounds, checks, windows = (result[name] for name in ("attack", "bounds", "checks", "windows"))
+    bad = [f"{len(result['violations'])} violations"] if result["violations"] else []
+    bad += [f"the bound of {line['name']}: refuted" for line in bounds if line["verdict"] == "refuted"]
+    bad += [f"{check['what']}: {check['verdict']}" for check in checks if check["verdict"] == DIFFERENT]
+    if windows["of_false"]:
+        bad.append(f"{windows['of_false']:,} windows whose radius is more than what is proved of them anew")
+    bad += windows["wrong"]
+    notes = []
+    if windows["smaller"]:
+        notes.append(f"{windows['smaller']:,} windows could have a larger radius")
+    if attack["windows"] < attack["of_windows"]:
+        notes.append(f"{attack['windows']:,} of {attack['of_windows']:,} windows attacked")
+    open_ = [f"{check['what']}: {OPEN[check['verdict']]}" for check in checks if check["verdict"] in OPEN]
+    open_ += [
+        f"the bound of {line['name']} ({line['type']}) is not proved anew: {line['method']}"
+        for line in bounds
+        if line["verdict"] == "not covered"
+    ]
+    open_ += windows["open"]
+    if not attack["points"]:
+        open_.append("nothing is certified")
+    if attack["answers"] < attack["of_answers"]:
+        open_.append(f"time for {attack['answers']:,} of {attack['of_answers']:,} answers only")
+    if attack["unconfirmed"]:
+        open_.append(f"{attack['unconfirmed']} violations could not be confirmed")
+    if not any(row["confirmed"] or (row["confirmed"] is None and row["broken"]) for row in result["control"]):
+        open_.append("the attack finds nothing in the positive control either")
+    if bad:
+        return "failed", bad, [*open_, *notes]
+    return ("inconclusive" if open_ else "passed"), open_, notes

@@ -1,0 +1,100 @@
+"""Options that several commands have."""
+
+import csv
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from safeset.errors import expected
+
+if TYPE_CHECKING:
+    from safeset.runs.own_networks import Factory
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
+GuaranteeText = Annotated[str | None, typer.Option(help="standard, top3, rt3, affinity:FILE.toml or affinity:groups.")]
+Background = Annotated[
+    str | None, typer.Option(help="Images with transparency: the colour behind them. Default: white.")
+]
+Units = Annotated[str | None, typer.Option(help="raw: own numbers as they are, and ε in their units.")]
+Drop = Annotated[str | None, typer.Option(metavar="COLUMN,…", help="Tables: columns to leave out.")]
+OneHot = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN,…", help="Tables: columns of texts, to become columns of 0 and 1."),
+]
+Epsilon = Annotated[
+    list[str] | None,
+    typer.Option("--epsilon", "--eps", metavar="FLOAT", help="L2 radius in input units; images are in [0, 1]."),
+]
+Epsilons = Annotated[
+    list[str] | None,
+    typer.Option("--epsilon", "--eps", metavar="FLOATS", help="One or more radii: 0.05,0.141. Default: the run's own."),
+]
+NetworkName = Annotated[
+    str | None,
+    typer.Option("--network", metavar="MODULE:FACTORY", help="Your own network: code of yours that is run to make it."),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe: loss.margins=floating."),
+]
+
+
+def names(text: str | None) -> list[str] | None:
+    """Names with commas between them; those with a comma of their own in quotes.
+
+    >>> names('city, "name, first"')
+    ['city', 'name, first']
+    """
+    return None if text is None else [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+
+
+def radii(given: list[str] | None) -> list[float] | None:
+    """The numbers of --epsilon or --eps, which are one option; None where it is not given."""
+    if not given:
+        return None
+    try:
+        found = [[float(part) for part in text.split(",")] for text in given]
+    except ValueError:
+        raise expected("--epsilon to be one or more numbers such as 0.05,0.141", repr(",".join(given))) from None
+    if any(each != found[0] for each in found):
+        raise expected("one --epsilon (--eps is the same option)", " and ".join(given))
+    return found[0]
+
+
+def radius(given: list[str] | None) -> float | None:
+    """The same where there can be only one."""
+    found = radii(given)
+    if found and len(found) > 1:
+        raise expected("one number for --epsilon", ",".join(map(str, found)))
+    return found[0] if found else None
+
+
+def changes(texts: list[str]) -> dict[str, Any]:
+    """KEY=VALUE texts as keys and values."""
+    from safeset.recipes.toml import literal
+
+    changes = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise expected("--set KEY=VALUE", repr(text))
+        changes[key.strip()] = literal(value.strip())
+    return changes
+
+
+def own_network(name: str | None) -> "Factory | None":
+    """What makes a user's own network, by the flag --network."""
+    if name is None:
+        return None
+    from safeset.runs.own_networks import find_factory
+
+    return find_factory(name)
+
+
+def check_alone() -> None:
+    """Refuse several workers."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise expected("one process", f"{os.environ['WORLD_SIZE']} workers", "Start it without torchrun.")

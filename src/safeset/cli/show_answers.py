@@ -1,0 +1,162 @@
+"""What the command line shows of certificates and evaluations: tables for people, rows of CSV for programs."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from safeset.certificates.promises import shown_epsilon
+from safeset.errors import counted
+from safeset.terminal.console import err, out, table
+
+RATES = {
+    "VRA": "vra",
+    "rejected": "rejection_rate",
+    "accuracy": "accuracy",
+    "top-1": "top1",
+    "core": "core_size",
+    "answer": "set_size",
+    "label in smallest core": "smallest_share",
+    "smallest core": "smallest_core_size",
+    "smallest answer": "smallest_set_size",
+}
+SHORTEST_SETS = 60  # affinity sets that are longer are not written out in a title
+COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
+COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "unfinished", "problem"]
+
+
+def short(guarantee: str) -> str:
+    """A guarantee in a title."""
+    return guarantee if len(guarantee) < SHORTEST_SETS else "affinity"
+
+
+def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
+    """The metrics of a row of an evaluation, as texts; what an older file does not have is –."""
+    spread = {name: f" ± {value:.3f}" for name, value in row.get("std", {}).items()}
+
+    def text(name: str) -> str:
+        value = row.get(name)
+        digits = 2 if name.endswith("_size") else 3
+        return "–" if value is None else f"{value:.{digits}f}{'' if digits == 2 else spread.get(name, '')}"
+
+    return [text(name) for name in columns.values()]
+
+
+def evaluation(result: dict[str, Any], units: str) -> None:
+    """Print the rows of an evaluation; by class where it has them."""
+    rows = result["rows"]
+    about = short(result["guarantee"])
+    points = counted(result["points"], f"{result['split']} point")
+    title = f"{result['data']}, {about}: {points}, proved bounds, ε in {units}"
+    if "seeds" in result:
+        title += f", means of {len(result['seeds'])} seeds"
+    body = [[row["method"], shown_epsilon(row["epsilon"]), *rates(row)] for row in rows]
+    table(title, ["method", "ε", *RATES], body, texts=1)
+    baseline = rows[0].get("baseline") if rows else None
+    constant = "" if baseline is None else f" The same answer at every point would hold at most {baseline:.3f} of them."
+    out.print(
+        "VRA: labels in the core of the largest certified answer, as in the paper; core and answer are its mean sizes, "
+        f"then those of the smallest, which `certify` shows. Accuracy: labels among the best classes that {about} "
+        f"allows; top-1: the best class alone.{constant}",
+        style="dim",
+    )
+    for remark in result.get("remarks", ()):
+        err.print(f"Note: {remark}", style="yellow")
+    for row in rows:
+        if "classes" in row:
+            body = [[name, f"{part['points']:,}", *rates(part)] for name, part in row["classes"].items()]
+            out.print()
+            title = f"{row['method']}, ε = {shown_epsilon(row['epsilon'])}, by class"
+            table(title, ["class", "points", *RATES], body)
+
+
+def certificates(records: list[dict[str, Any]]) -> int:
+    """Print certificates as a table; how many points could not be read."""
+    good = [record for record in records if "problem" not in record]
+    for record in records:
+        if "problem" in record:
+            err.print(f"{record['name']}: {record['problem']}", style="yellow")
+    if good:
+        one = good[0]
+        title = (
+            f"ε = {shown_epsilon(one['epsilon'])} (L2, {one['units']}), {short(one['guarantee'])}, {one['method']}: "
+            f"the {one['prefer']} certified answers"
+        )
+    else:
+        title = ""
+    table(title, ["point", "answer", "may also include", "what holds"], [_told(record) for record in records], texts=4)
+    return len(records) - len(good)
+
+
+def _told(record: dict[str, Any]) -> list[str]:
+    """A record as cells of the table."""
+    if "problem" in record:
+        return [record["name"], "not read", "", ""]
+    name = record["name"]
+    if record["resized_from"]:
+        name += f" (resized from {_size(record['resized_from'])})"
+    if record["composited"]:
+        name += " (transparent, put on a background)"
+    if record["certified"]:
+        return [name, f"{{{_names(record['core'])}}}", _names(record["optional"]), record["promise"]]
+    return [name, "⊥ no certificate", "", record["promise"].removeprefix("no certificate: ")]
+
+
+def _size(found: Mapping[str, int]) -> str:
+    """A size in words.
+
+    >>> _size({"width": 640, "height": 480})
+    '640 × 480 pixels, width × height'
+    """
+    return f"{found['width']} × {found['height']} pixels, width × height"
+
+
+def row(cells: Sequence[Any]) -> str:
+    """A line of CSV.
+
+    >>> row(["a,b", 0.5])
+    '"a,b",0.5'
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(cells)
+    return text.getvalue()
+
+
+def cells(record: dict[str, Any]) -> list[Any]:
+    """A record of a certificate as cells of a CSV row; lists are joined by |, an infinite radius is inf."""
+
+    def cell(name: str) -> Any:
+        value = record.get(name, "")
+        if isinstance(value, dict):
+            return _size(value)
+        if isinstance(value, list):
+            return "|".join(map(str, value))
+        if value is None:
+            return "inf" if name.endswith("radius") else ""
+        return value
+
+    return [cell(name) for name in COLUMNS]
+
+
+def evaluation_cells(result: dict[str, Any]) -> list[list[Any]]:
+    """An evaluation as rows of CSV, the header first: one for each method and ε, each followed by those of its classes.
+
+    >>> row = {"method": "joint", "vra": 0.5, "core_size": None, "classes": {"cat": {"vra": 0.5, "core_size": 1.0}}}
+    >>> evaluation_cells({"rows": [row]})
+    [['class', 'method', 'vra', 'core_size'], ['', 'joint', 0.5, ''], ['cat', 'joint', 0.5, 1.0]]
+    """
+    rows: list[dict[str, Any]] = []
+    for row in result["rows"]:
+        plain = {name: value for name, value in row.items() if not isinstance(value, dict | list)}
+        parts = row.get("classes", {})
+        rows += [{"class": "", **plain} if parts else plain]
+        rows += [{"class": name, **dict.fromkeys(plain), **_kept(row), **part} for name, part in parts.items()]
+    return [list(rows[0]), *(["" if value is None else value for value in row.values()] for row in rows)]
+
+
+def _kept(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("method", "epsilon") if name in row}
+
+
+def _names(classes: list[str]) -> str:
+    return ", ".join(map(str, classes))

@@ -1,0 +1,91 @@
+"""The command that helps to choose ε and K."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from safeset.certificates.promises import shown_epsilon
+from safeset.cli.options import Device, NetworkName, RunPath, check_alone, own_network
+from safeset.cli.show_answers import rates
+from safeset.errors import expected
+from safeset.terminal import console
+
+if TYPE_CHECKING:
+    from safeset.runs.suggestion import Suggestion
+
+COLUMNS = {
+    "VRA": "vra",
+    "rejected": "rejection_rate",
+    "core": "core_size",
+    "answer": "set_size",
+    "smallest: label": "smallest_share",
+    "classes": "smallest_set_size",
+}
+LEGEND = (
+    "VRA, core, answer: of the largest certified answers, as in the paper. Smallest: the share of labels in the core "
+    "of the smallest certified answer, which `certify` shows, and the mean number of its classes."
+)
+
+
+def suggest(
+    run: RunPath,
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    method: Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="PNG file. Default: suggest.png in the run, if its own data is looked at.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON, and nothing else.")] = False,
+    network: NetworkName = None,
+    device: Device = None,
+) -> None:
+    """Show what ε and K cost on points that were not trained on, in a table and a plot, and suggest a choice."""
+    from safeset.runs.run import Run
+    from safeset.runs.suggestion import suggest_for_run
+    from safeset.system.files import json_text, write_whole
+
+    check_alone()
+    target = out or (Run(run).path / "suggest.png" if data is None else None)
+    drawn = find_spec("matplotlib") is not None
+    if out is not None:
+        from safeset.drawing.sheet import check_matplotlib
+
+        check_matplotlib()
+        if not out.parent.is_dir():
+            raise expected("a directory for the PNG file", f"none at {out.parent}")
+    found = suggest_for_run(
+        Run(run),
+        source=data,
+        method=method,
+        network=own_network(network),
+        device=device,
+        progress=console.progress,
+    )
+    if as_json:
+        console.line(json_text(found.record()))
+    else:
+        _show(found)
+    if target is not None and drawn:
+        from safeset.runs.tradeoffs import tradeoffs
+
+        write_whole(target, tradeoffs(found))
+    note = f"Drawn: {target}" if drawn else "No plot without matplotlib: pip install 'safeset[report]' brings it."
+    if target is not None:
+        (console.err if as_json else console.out).print(f"\n{note}")
+
+
+def _show(found: "Suggestion") -> None:
+    from safeset.runs.jobs import plain
+    from safeset.runs.suggestion import short
+
+    rows = plain(found.rows(found.grid, found.names))
+    body = [[short(row["guarantee"]), shown_epsilon(row["epsilon"]), *rates(row, COLUMNS)] for row in rows]
+    title = (
+        f"{found.on}: {len(found.labels):,}, top-1 accuracy {rows[0]['top1']:.3f}, trained for {short(found.own)} at "
+        f"ε = {shown_epsilon(found.epsilon)}; {found.method}, proved bounds, ε in {found.units}"
+    )
+    console.table(title, ["guarantee", "ε", *COLUMNS], body, texts=1)
+    console.out.print(LEGEND, style="dim")
+    for sentence in found.sentences:
+        console.out.print(f"\n{sentence}")

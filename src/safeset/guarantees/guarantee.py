@@ -1,0 +1,348 @@
+"""Guarantees: small frozen values that say which k are eligible at a point.
+
+A guarantee promises that at every x' with ‖x' − x‖₂ ≤ ε some eligible k has F^k(x') = F^k(x), where F^k is the set of
+the k best classes. The guarantees differ only in the eligible k (the paper's Definitions 1 to 4):
+
+===================  ==========================================  ====================
+guarantee            eligible k at x                             text
+===================  ==========================================  ====================
+``Standard()``       1                                           ``standard``
+``TopK(k)``          k                                           ``top3``
+``RelaxedTopK(k)``   1, …, k                                     ``rt3``
+``Affinity(sets)``   every k for which F^k(x) lies in one set    ``affinity:FILE`` or ``affinity:JSON``
+===================  ==========================================  ====================
+
+Nothing outside this file asks which guarantee it has: the rest of safeset asks for the largest k that can occur, for
+the eligible k of a ranking, and for the text.
+"""
+
+import json
+import operator
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safeset.errors import expected
+from safeset.guarantees import affinity
+from safeset.guarantees.affinity import Class
+from safeset.inputs import check_names
+from safeset.numerics.strict import uncompiled
+from safeset.system.untrusted import parse_json
+
+
+class Guarantee(ABC):
+    """Which k are eligible at a point. Equal when equal, hashable, and ``parse(str(guarantee)) == guarantee``."""
+
+    @abstractmethod
+    def largest_k(self, classes: int) -> int:
+        """The largest k that can be eligible among ``classes`` classes; always below ``classes`` (k = C is vacuous).
+
+        Raises:
+            ArgumentError: if the guarantee does not make sense for so many classes.
+        """
+
+    @abstractmethod
+    def eligible(self, ranking: Tensor, classes: int) -> Tensor:
+        """Whether each k = 1, …, K is eligible, K = ``largest_k(classes)``; ties are not looked at.
+
+        Args:
+            ranking: (batch, K) integers, the K best classes, best first.
+            classes: number of classes.
+
+        Returns:
+            (batch, K) booleans; column k − 1 is about k.
+        """
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    has_one_size = False  # whether every core has `largest_k` classes, so that its size says nothing
+
+    def baseline(self, counts: Sequence[int]) -> int:
+        """How many labels the best answer holds that is the same at every point: the K most frequent classes.
+
+        Args:
+            counts: the number of labels of each class.
+        """
+        return sum(sorted(counts, reverse=True)[: self.largest_k(len(counts))])
+
+    def prepare(self, classes: int, device: torch.device | str) -> None:
+        """Put what `eligible` looks up on a device. Needed only before a graph is compiled whole or captured."""
+        self.largest_k(classes)
+
+    def bind(self, class_names: Sequence[str]) -> Self:
+        """The same guarantee about the classes of a data set: names become indices, strangers are an error."""
+        self.largest_k(len(check_names(class_names)))
+        return self
+
+
+@dataclass(frozen=True)
+class Standard(Guarantee):
+    """Local robustness (Definition 1): the best class stays the best class.
+
+    >>> Standard() == parse("standard")
+    True
+    """
+
+    def largest_k(self, classes: int) -> int:
+        """1."""
+        return _below(1, classes)
+
+    def eligible(self, ranking: Tensor, classes: int) -> Tensor:
+        """Only 1, everywhere."""
+        return torch.ones_like(ranking, dtype=torch.bool)
+
+    def __str__(self) -> str:
+        return "standard"
+
+
+@dataclass(frozen=True, repr=False)
+class _UpTo(Guarantee):
+    """A guarantee with a number k, the largest that is eligible."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", _count(self.k))
+
+    def largest_k(self, classes: int) -> int:
+        """The number k."""
+        return _below(self.k, classes)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.k})"
+
+
+@dataclass(frozen=True, repr=False)
+class TopK(_UpTo):
+    """Top-k robustness (Definition 2): the set of the k best classes stays the same. Not a relaxation of `Standard`.
+
+    >>> print(TopK(3))
+    top3
+    """
+
+    has_one_size = True
+
+    def eligible(self, ranking: Tensor, classes: int) -> Tensor:
+        """Only k, everywhere."""
+        return (torch.arange(1, self.k + 1, device=ranking.device) == self.k).expand_as(ranking)
+
+    def __str__(self) -> str:
+        return f"top{self.k}"
+
+
+@dataclass(frozen=True, repr=False)
+class RelaxedTopK(_UpTo):
+    """Relaxed top-K robustness, RTK (Definition 3): at each x' the k best classes are the same for some k ≤ K.
+
+    >>> RelaxedTopK(3)
+    RelaxedTopK(3)
+    >>> parse("rt3") == RelaxedTopK(3)
+    True
+    """
+
+    def eligible(self, ranking: Tensor, classes: int) -> Tensor:
+        """All of 1, …, K, everywhere."""
+        return torch.ones_like(ranking, dtype=torch.bool)
+
+    def __str__(self) -> str:
+        return f"rt{self.k}"
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Affinity(Guarantee):
+    """Affinity robustness (Definition 4): the k best classes are the same for some k, and lie in one affinity set.
+
+    Sets may overlap; equal sets are one; a class in no set is alone in a set of its own.
+
+    Args:
+        sets: the affinity sets, each a collection of class indices or of class names.
+        everyone_with: classes added to every set, those of single classes included: ``everyone_with=["river",
+            "highway"]`` alone makes the paper's "highway+river", and with ``sets=[["annual crop", "permanent crop"]]``
+            its "highway+river+agriculture".
+
+    >>> Affinity([[0, 1], [3, 2]])
+    Affinity([[0, 1], [2, 3]])
+    >>> print(Affinity([["cat", "dog"]]).bind(["dog", "cow", "cat"]))
+    affinity:{"sets":[[0,2]]}
+    """
+
+    sets: tuple[tuple[Class, ...], ...] = ()
+    everyone_with: tuple[Class, ...] = ()
+    _largest: dict[int, int] = field(default_factory=dict, compare=False)
+    _tables: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict, compare=False)
+
+    def __init__(self, sets: Iterable[Iterable[Class]] = (), everyone_with: Iterable[Class] = ()) -> None:
+        if isinstance(sets, str | Mapping) or not isinstance(sets, Iterable):
+            raise expected(
+                "`sets` to be a list of sets of classes",
+                type(sets).__name__,
+                "Affinity.from_groups takes a class → group map, Affinity.from_file a file.",
+            )
+        distinct = {affinity.members(one, "an affinity set") for one in sets}
+        together = affinity.members(everyone_with, "`everyone_with`", empty=True)
+        if not distinct and not together:
+            raise expected("at least one affinity set", "none", "Without groups the guarantee is Standard().")
+        kinds = {type(member) for one in (*distinct, together) for member in one}
+        if len(kinds) > 1:
+            raise expected("either class indices or class names in affinity sets", "both")
+        object.__setattr__(self, "sets", tuple(sorted(distinct)))
+        object.__setattr__(self, "everyone_with", together)
+        object.__setattr__(self, "_largest", {})
+        object.__setattr__(self, "_tables", {})
+
+    @classmethod
+    def from_groups(cls, groups: Mapping[Any, Hashable] | Sequence[Hashable]) -> "Affinity":
+        """Classes of one group together; ``groups`` maps class → group (CIFAR-100's superclasses), or lists them.
+
+        >>> Affinity.from_groups({"rose": "flowers", "orchid": "flowers", "bus": "vehicles"})
+        Affinity([['bus'], ['orchid', 'rose']])
+        """
+        return cls(affinity.from_groups(groups))
+
+    @classmethod
+    def from_neighbours(cls, order: Sequence[Class]) -> "Affinity":
+        """Neighbours of an ordering together (ACAS Xu's adjacent advisories).
+
+        >>> Affinity.from_neighbours(["left", "straight", "right"])
+        Affinity([['left', 'straight'], ['right', 'straight']])
+        """
+        return cls(affinity.from_neighbours(order))
+
+    @classmethod
+    def from_hierarchy(
+        cls, edges: Iterable[tuple[Class, Class]], *, max_leaves: int | None = None, depth: int | None = None
+    ) -> "Affinity":
+        """The leaves below the chosen nodes of a DAG of (parent, child) edges; see `affinity.from_hierarchy`."""
+        return cls(affinity.from_hierarchy(edges, max_leaves=max_leaves, depth=depth))
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> "Affinity":
+        """The collection that a TOML or JSON file describes; see `affinity.from_description` for its keys."""
+        if not isinstance(path, str | Path):
+            raise expected("the path of an affinity file", repr(path))
+        return cls(*affinity.read(Path(path)))
+
+    def bind(self, class_names: Sequence[str]) -> "Affinity":
+        """The same sets as indices into ``class_names``, ``everyone_with`` worked in."""
+        names = check_names(class_names)
+        *sets, together = affinity.bound([*self.sets, self.everyone_with], names)
+        full = affinity.resolved(sets, together, len(names))
+        return Affinity(full) if together else Affinity(sets)
+
+    def baseline(self, counts: Sequence[int]) -> int:
+        """The labels in the most frequent of the sets."""
+        sets = affinity.resolved(self.sets, self.everyone_with, len(counts))
+        return max(sum(counts[member] for member in one) for one in sets)
+
+    def largest_k(self, classes: int) -> int:
+        """Size of the largest set."""
+        if classes not in self._largest:
+            self.prepare(classes, "cpu")
+        return self._largest[classes]
+
+    def eligible(self, ranking: Tensor, classes: int) -> Tensor:
+        """Every k whose k best classes lie in one set: being inside a set is inherited by smaller k."""
+        if (classes, ranking.device) not in self._tables:
+            self.prepare(classes, ranking.device)
+        table = self._tables[classes, ranking.device]
+        common = table[ranking[:, 0]]  # (batch, words): the sets that hold all classes so far, a bit each
+        inside = [(common != 0).any(dim=1)]
+        for place in range(1, ranking.shape[1]):
+            common = common & table[ranking[:, place]]
+            inside.append((common != 0).any(dim=1))
+        return torch.stack(inside, dim=1)
+
+    # Looked up, never built, inside a compiled graph: what is built there would be a constant of that graph.
+    @uncompiled
+    def prepare(self, classes: int, device: torch.device | str) -> None:
+        """Make the (classes, words) table in which bit s of row c says whether class c is in set s."""
+        sets = affinity.resolved(self.sets, self.everyone_with, classes)
+        bits = np.zeros((classes, -(-len(sets) // 64)), dtype=np.uint64)
+        for place, one in enumerate(sets):
+            bits[list(one), place // 64] |= np.uint64(1 << (place % 64))
+        table = torch.from_numpy(bits.view(np.int64)).to(device)
+        self._tables[classes, table.device] = table
+        self._largest[classes] = max(map(len, sets))
+
+    def __str__(self) -> str:
+        description: dict[str, Any] = {"sets": self.sets} if self.sets else {}
+        if self.everyone_with:
+            description["everyone_with"] = self.everyone_with
+        return "affinity:" + json.dumps(description, ensure_ascii=False, separators=(",", ":"))
+
+    def __repr__(self) -> str:
+        shown = [str(list(one)) if len(one) <= 8 else f"[{len(one)} classes]" for one in self.sets[:6]]
+        if len(self.sets) > 6:
+            shown.append(f"… {len(self.sets)} sets")
+        also = f", everyone_with={list(self.everyone_with)}" if self.everyone_with else ""
+        return f"Affinity([{', '.join(shown)}]{also})"
+
+
+def parse(text: str) -> Guarantee:
+    """The guarantee that a text stands for: ``standard``, ``top3``, ``rt3``, ``affinity:FILE`` or ``affinity:JSON``.
+
+    >>> parse("rt5")
+    RelaxedTopK(5)
+    >>> parse('affinity:{"neighbours": ["left", "straight", "right"]}')
+    Affinity([['left', 'straight'], ['right', 'straight']])
+    """
+    if not isinstance(text, str):
+        raise expected("a guarantee as text", type(text).__name__)
+    plain = text.strip()
+    if plain.lower().startswith("affinity:"):
+        described = plain[len("affinity:") :].strip()
+        if names_a_file(plain):
+            return Affinity.from_file(described)
+        return Affinity(*affinity.from_description(parse_json(described, "what follows 'affinity:'")))
+    if plain.lower() == "standard":
+        return Standard()
+    made: dict[str, Callable[[int], Guarantee]] = {"top": TopK, "rt": RelaxedTopK}
+    match = re.fullmatch(r"(top|rt)([0-9]{1,9})", plain.lower())
+    if match:
+        return made[match[1]](int(match[2]))
+    raise expected("a guarantee: standard, top3, rt3 (any number) or affinity:FILE", repr(text))
+
+
+def names_a_file(text: object) -> bool:
+    """Whether a text stands for affinity sets that a file holds.
+
+    >>> names_a_file("affinity:sets.toml"), names_a_file("affinity:[[0, 1]]")
+    (True, False)
+    """
+    kind, _, described = text.strip().partition(":") if isinstance(text, str) else ("", "", "")
+    return kind.lower() == "affinity" and not described.strip().startswith(("{", "["))
+
+
+def as_guarantee(guarantee: Guarantee | str) -> Guarantee:
+    """A guarantee, or the one that a text stands for."""
+    if isinstance(guarantee, Guarantee):
+        return guarantee
+    if isinstance(guarantee, str):
+        return parse(guarantee)
+    raise expected(
+        "`guarantee` to be Standard(), TopK(k), RelaxedTopK(k), Affinity(sets) or a text such as 'rt3'", repr(guarantee)
+    )
+
+
+def _count(k: object) -> int:
+    try:
+        number = operator.index(k)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if isinstance(k, bool) or number < 1:
+        raise expected("`k` to be an integer ≥ 1", repr(k))
+    return number
+
+
+def _below(k: int, classes: int) -> int:
+    if k >= classes:
+        raise expected(f"`k` to be an integer in 1..{classes - 1} (classes − 1)", k)
+    return k

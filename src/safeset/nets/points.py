@@ -1,0 +1,115 @@
+"""Points that a net has seen: logits, rounding errors and proved bounds, and all that follows from them."""
+
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from safeset.certificates.certificate import Certificate
+from safeset.certificates.certify_logits import certificate, membership, memberships, targets
+from safeset.certificates.radii import ClassError
+from safeset.errors import expected
+from safeset.guarantees.guarantee import Guarantee
+from safeset.inputs import one_epsilon
+from safeset.nets.diagnosis import Diagnosis, diagnosis, most_relaxed
+from safeset.nets.proof import Bounds
+from safeset.numerics.strict import strict_arithmetic, uncompiled
+from safeset.numerics.threads import few_logits, one_thread
+from safeset.proofs.portable import Seen
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What `CertifiedNet.measure` returns: points, and what was proved of the net that saw them, as it was then."""
+
+    _logits: Tensor = field(repr=False)  # (batch, classes) float64
+    _bounds: Bounds = field(repr=False)
+    _error: ClassError = field(repr=False)  # of differences of logits, by rounding
+    _room: Tensor = field(repr=False)  # (batch,) the radii below which nothing can overflow
+    _epsilon: float
+    _guarantee: Guarantee
+    _class_names: tuple[str, ...] | None = field(repr=False)
+    _seen: Seen = field(repr=False)
+    _trained_for: float | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self._logits)
+
+    @property
+    def logits(self) -> Tensor:
+        """As the frozen network computes them, (batch, classes) float64; a copy."""
+        return self._logits.clone()
+
+    @uncompiled
+    def certificate(
+        self,
+        *,
+        epsilon: float | None = None,
+        eps: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+        prefer: str = "smallest",
+    ) -> Certificate:
+        """The answers at the points; arguments as for `CertifiedNet.certify`."""
+        with strict_arithmetic():
+            found = certificate(
+                self._logits,
+                self._bounds.head,
+                one_epsilon(epsilon, eps, self._epsilon),
+                self._guarantee if guarantee is None else guarantee,
+                method=method,
+                error=self._error,
+                class_names=self._class_names,
+            )
+            windows = self._within(found.windows)
+        covers = f"the frozen network in exact arithmetic, and its float64 program as run on {windows.device.type}"
+        found = replace(found, covers=covers, layers=self._bounds.layers, seen=self._seen)
+        return replace(found, windows=windows, prefer=prefer)
+
+    def diagnose(
+        self,
+        *,
+        epsilon: float | None = None,
+        eps: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+    ) -> Diagnosis:
+        """Why the points are certified or not; arguments as for `CertifiedNet.certify`."""
+        found = self.certificate(epsilon=epsilon, eps=eps, guarantee=guarantee, method=method)
+        weaker = most_relaxed(found.classes)
+        relaxed = self.certificate(epsilon=found.epsilon, guarantee=weaker, method=method)
+        best = self._logits.topk(2, dim=1).values
+        gap = float((best[:, 0] - best[:, 1]).nanmedian())
+        return diagnosis(found, gap, self._bounds, relaxed, self._trained_for)
+
+    @uncompiled
+    def membership_radii(self, k: int) -> Tensor:
+        """`CertifiedNet.membership_radii` at the points: (batch, classes)."""
+        with strict_arithmetic():
+            found = membership(self._logits, self._bounds.head, k, error=self._error)
+            return self._within(found[:, None])[:, 0]
+
+    @uncompiled
+    def membership_table(self, k: int) -> Tensor:
+        """The same for 1, 2, …, k at once: (batch, k, classes)."""
+        with strict_arithmetic():
+            return self._within(memberships(self._logits, self._bounds.head, k, error=self._error))
+
+    @uncompiled
+    def target_table(self) -> Tensor:
+        """`CertifiedNet.target_table` at the points: (batch, classes, classes)."""
+        with strict_arithmetic():
+            found = self._within(targets(self._logits, self._bounds.head, error=self._error))
+        found.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+        return found
+
+    def _within(self, radii: Tensor) -> Tensor:
+        """Radii (batch, n, m) as far as nothing can overflow; 0 where it can at x itself."""
+        with one_thread(few_logits(self._logits)):
+            room = self._room[:, None, None]
+            return torch.where(room > 0, torch.minimum(radii, room), 0.0)
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse: proofs are trusted only in the process that made them."""
+        raise expected("something to pickle or to copy", "points with their proof", "Take points.certificate().")

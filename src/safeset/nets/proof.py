@@ -1,0 +1,235 @@
+"""What is proved of a frozen network: Lipschitz bounds of its layers, and the rounding of its float64 program."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from safeset.certificates.constants import HeadConstants, up
+from safeset.certificates.radii import ClassError
+from safeset.errors import RoundingWarning, callers_level, expected, nearest
+from safeset.inputs import check_subnormals
+from safeset.lipschitz.forward_error import Affine, Rounding
+from safeset.lipschitz.rules import CONVOLUTIONS, rule_of
+from safeset.lipschitz.witness import Witness
+from safeset.numerics.directed import SUBNORMAL, Up, gamma, row_norms
+from safeset.numerics.threads import one_thread
+from safeset.program.from_modules import Branch, Step, Steps, leaves
+
+LITTLE_WORK = 2e10  # floating-point operations of a layer's proof that one thread does alone: less than a second
+LONG = 1e11  # floating-point operations of a proof that takes seconds: it shows a bar
+LARGEST = 2.0**1000  # far below overflow: partial sums stay under it, or nothing is certified
+
+
+@dataclass(frozen=True)
+class LayerBound:
+    """A layer's proved Lipschitz constant, how it was proved, and how long that took."""
+
+    name: str
+    type: str
+    bound: float
+    method: str
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Proved Lipschitz constants of a frozen network.
+
+    Attributes:
+        head: rows of the head and the bound of everything before it, in float64: K_ji = ‖w_j − w_i‖·scale.
+        layers: one line for each layer, the head last (its own norm, for information: pairs count by their difference).
+    """
+
+    head: HeadConstants
+    layers: tuple[LayerBound, ...]
+
+    @property
+    def pairs(self) -> Tensor:
+        """(classes, classes) float64: upper bounds of the Lipschitz constants of f_j − f_i; 0 on the diagonal."""
+        check_subnormals(self.head.rows.device)  # the constants are computed when they are asked for
+        every = torch.arange(self.head.classes, device=self.head.rows.device)
+        return self.head.upper(every).fill_diagonal_(0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """Bounds, and the rounding error a_j(‖x‖) = offset + slope·‖x‖ of each logit: e_ji = a_j + a_i for a pair."""
+
+    bounds: Bounds
+    offsets: Tensor
+    slopes: Tensor
+    peak: Affine
+    witnesses: Mapping[str, Witness]  # with what the bounds were proved, by layer
+
+    def allowance(self, norms: Tensor) -> tuple[ClassError, Tensor]:
+        """The pairs' rounding errors at x and at any x' in the ball together, and the radius that cannot overflow.
+
+        Args:
+            norms: (batch,) upper bounds of ‖x‖₂.
+
+        Returns:
+            e_ji(‖x‖) + e_ji(‖x‖ + ε), affine in ε, for each class of the pair; and (batch,) largest radii.
+        """
+        once = up(up(norms[:, None] * self.slopes) + self.offsets)
+        room = LARGEST / self.peak.slope - norms if self.peak.offset < LARGEST else norms - math.inf
+        return ClassError(2 * once, self.slopes), room
+
+    def warn_if_swamped(self, norms: Tensor, logits: Tensor, error: ClassError) -> None:
+        """Say so if at every finite point the rounding allowance is larger than all differences of logits."""
+        looked = norms < math.inf
+        if not bool(looked.any()):
+            return
+        logits, offset = logits[looked], error.offset[looked]
+        spread = logits.amax(dim=1) - logits.amin(dim=1)
+        allowed = 2 * offset.amin(dim=1)
+        tied = spread == 0  # equal logits may be meant, unless it was rounding that made them equal
+        if bool(((spread > allowed) | (tied & (allowed < 1e-3))).any()):
+            return
+        warnings.warn(
+            f"The rounding of the forward pass, up to {float(allowed.amin()):.2g}, is larger than every difference of "
+            f"logits, at most {float(spread.amax()):.2g}: nothing can be certified. The features' Lipschitz bound is "
+            f"{float(self.bounds.head.scale):.2g} (net.bounds().layers has every layer's). Train the network with its "
+            "Lipschitz constant in the loss, or give it smaller weights and biases.",
+            RoundingWarning,
+            stacklevel=callers_level(),
+        )
+
+
+def prove(
+    network: nn.Module, steps: Steps, convolutions: str = "auto", witnesses: Mapping[str, Witness] | None = None
+) -> Proof:
+    """Prove bounds and rounding of a frozen network.
+
+    Args:
+        network: plain layers in float64 and evaluation mode.
+        steps: its layers in order, the head last.
+        convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (by a torus alone: within 1 % for 3×3 kernels from
+            32×32 pixels on), or ``"auto"``: exact where it is affordable.
+        witnesses: of an earlier proof, by layer: what they confirm need not be searched for. They are not believed.
+    """
+    if convolutions not in CONVOLUTIONS:
+        remedy = nearest(convolutions, CONVOLUTIONS)
+        raise expected(f"`convolutions` to be one of {', '.join(CONVOLUTIONS)}", repr(convolutions), remedy)
+    check_subnormals(torch.device("cpu"))
+    witnesses = witnesses or {}
+    work = {step.name: _work(network, step, witnesses) for step in leaves(steps)}
+    with torch.no_grad(), _shown(work) as show:
+        chain = _Chain(network, convolutions, witnesses, work, show)
+        *body, last = steps
+        scale, rounding = chain.through(tuple(body), Rounding.start())
+        assert isinstance(last, Step)
+        chain.through((last,), Rounding.start())  # the head's own norm, for information
+        head = network.get_submodule(last.name)
+        assert isinstance(head, nn.Linear)
+        constants = HeadConstants(head.weight.detach().clone(), float(scale)).remembered()
+        offsets, slopes, peak = _logit_errors(head, rounding)
+    return Proof(Bounds(constants, tuple(chain.lines)), offsets, slopes, peak, chain.found)
+
+
+def _work(network: nn.Module, step: Step, witnesses: Mapping[str, Witness]) -> float:
+    """Floating-point operations of a layer's proof, about."""
+    layer = network.get_submodule(step.name)
+    return rule_of(layer, step.name).work(layer, step.shape, witnesses.get(step.name))
+
+
+@contextmanager
+def _shown(work: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
+    """Of a proof that takes long, a bar on a terminal or in a notebook: to be told which layer comes next."""
+    total = sum(work.values())
+    if total <= LONG:
+        yield lambda name: None
+        return
+    from safeset.terminal import console  # rich is imported only where something may be shown
+
+    names = list(work)
+    with console.bar("proving the network's bounds", total=1000) as bar:
+
+        def show(name: str) -> None:
+            place = names.index(name)
+            share = sum(work[each] for each in names[:place]) / total if total < math.inf else place / len(names)
+            bar.show(int(1000 * share), what=f"proving layer {place + 1} of {len(names)} ({name})", now=True)
+
+        yield show
+
+
+class _Chain:
+    """Layers proved one after another.
+
+    Attributes:
+        lines: one for each layer.
+        found: with what each was proved.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        convolutions: str,
+        witnesses: Mapping[str, Witness],
+        work: Mapping[str, float],
+        show: Callable[[str], None],
+    ) -> None:
+        self.network, self.convolutions, self.witnesses = network, convolutions, witnesses
+        self.work, self.show = work, show
+        self.lines: list[LayerBound] = []
+        self.found: dict[str, Witness] = {}
+
+    def through(self, steps: Steps, rounding: Rounding) -> tuple[Up, Rounding]:
+        """The product of the bounds of layers in a row, and the rounding after them."""
+        product = Up(1.0)
+        for step in steps:
+            if isinstance(step, Branch):
+                inner, after = self.through(step.body, rounding)
+                bound, rounding = 1 + inner, rounding.plus(after)
+            else:
+                bound, rounding = self.layer(step, rounding)
+            product = product * bound
+        return product, rounding
+
+    def layer(self, step: Step, rounding: Rounding) -> tuple[Up, Rounding]:
+        """The bound of a layer, and the rounding after it."""
+        layer = self.network.get_submodule(step.name)
+        rule, witness = rule_of(layer, step.name), self.witnesses.get(step.name)
+        self.show(step.name)
+        started = time.perf_counter()
+        with one_thread(self.work[step.name] <= LITTLE_WORK):
+            bound, method, found = rule.prove(layer, step.shape, self.convolutions, witness)
+            seconds = time.perf_counter() - started
+            self.lines.append(LayerBound(step.name, type(layer).__name__, float(bound), method, seconds))
+            if found is not None:
+                self.found[step.name] = found
+            return bound, rule.rounding(layer, step.shape, bound, rounding)
+
+
+def _logit_errors(head: nn.Linear, before: Rounding) -> tuple[Tensor, Tensor, Affine]:
+    """a_j = ‖w_j − w̄‖·E + γ_{m+1}(‖w_j‖(r + E) + |b_j|) + m·2⁻¹⁰⁷⁴ as offsets and slopes, (classes,) each; the peak.
+
+    E and r are those of the features, m their number. w̄ is any vector, here the mean row: what all rows share moves all
+    logits alike.
+    """
+    rows = head.weight.detach()
+    features = rows.shape[1]
+    bias = rows.new_zeros(len(rows)) if head.bias is None else head.bias.detach().abs()
+    sizes = row_norms(rows)
+    spread = up(row_norms(rows - rows.mean(dim=0)) * (1 + 2.0**-52))  # the subtraction rounds too
+    factor, reach = float(gamma(features + 1)), before.size + before.error
+    underflow = features * SUBNORMAL
+
+    def error(distance: float, size: float, constant: Tensor | float) -> Tensor:
+        """One coefficient, rounded up at each step."""
+        rounded = up(factor * _sum(up(sizes * size), constant))
+        return _sum(up(spread * distance), rounded)
+
+    offsets = _sum(error(before.error.offset, reach.offset, bias), underflow)
+    slopes = error(before.error.slope, reach.slope, 0.0)
+    most = reach * float(sizes.amax()) + float(bias.amax())
+    return offsets, slopes, before.peak.envelope(most)
+
+
+def _sum(first: Tensor, second: Tensor | float) -> Tensor:
+    return up(first + second)

@@ -1,0 +1,168 @@
+"""The paper's decision surfaces in the plane: at each place the colour of the smallest safe set."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from safeset.data.dataset import Dataset
+from safeset.drawing.sheet import BODY, DOTS, FAINT, LINE, MARGIN, SMALL, WIDTH, Sheet, wrapped
+from safeset.errors import expected
+from safeset.evaluation import Metrics
+from safeset.nets.net import CertifiedNet
+from safeset.paper.drawing.choices import smallest_sets
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# At least 33 apart in CIELAB, each two of them and ⊥, also as protanopes, deuteranopes and tritanopes see them.
+CLASSES = ("#0b5fa5", "#f5d04e", "#c44e1c", "#66c2a5")
+REJECTED = "#333333"
+STRIPE = 9  # dots
+PANELS = (  # the network, the method, the title
+    ("plain", "uniform", "An ordinary network"),
+    ("standard", "uniform", "GloRo: the best class stays the best"),
+    ("rt2", "uniform", "Relaxed top-2, uniform (the paper)"),
+    ("rt2", "joint", "Relaxed top-2, joint, same weights"),
+)
+GAP, TITLE, ROOM = 0.2, 0.47, 0.05  # inches, and units of the plane around the points
+
+
+def surfaces(nets: Mapping[str, CertifiedNet], data: Dataset, *, across: int | None = None) -> bytes:
+    """Five panels, the data and what each network safely predicts in the plane, as a PNG file.
+
+    Args:
+        nets: ``plain``, ``standard`` and ``rt2``.
+        data: points in the plane.
+        across: points of the grid from left to right; as many as dots by default.
+    """
+    low, high = data.test.inputs.amin(dim=0) - ROOM, data.test.inputs.amax(dim=0) + ROOM
+    panel = (WIDTH - 2 * MARGIN - GAP) / 2
+    tall = float(panel * (high[1] - low[1]) / (high[0] - low[0]))
+    down = TITLE + tall + GAP
+    epsilon = nets["rt2"].epsilon
+    if nets["standard"].epsilon != epsilon:
+        got = f"{nets['standard'].epsilon:g} and {epsilon:g}"
+        raise expected("networks of one ε to compare", got, "Train them by the same recipe, in other --runs.")
+    caption = wrapped(
+        "Colour: the smallest set of classes that is safe to predict, whatever moves the point by at most "
+        f"ε = {epsilon:g} (L2). Stripes: a set of two. Dark, ⊥: nothing is safe, the point is rejected. White outline, "
+        f"last panel: what uniform rejects. Numbers are of {len(data.test):,} test points; proved bounds."
+    )
+    sheet = Sheet(MARGIN + 3 * down + len(caption) * LINE + MARGIN)
+    corners = [
+        (MARGIN + column * (panel + GAP), MARGIN + row * down + TITLE) for row in range(3) for column in range(2)
+    ]
+    extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
+
+    def framed(place: int, title: str, told: str) -> "Axes":
+        left, top = corners[place]
+        sheet.text(left, top - TITLE + 0.05, title, fontsize=BODY, fontweight="bold")
+        sheet.text(left, top - TITLE + 0.24, told, fontsize=SMALL, color=FAINT)
+        axes = sheet.axes(left, top, panel, tall)
+        axes.set_xlim(extent[0], extent[1])
+        axes.set_ylim(extent[2], extent[3])
+        axes.spines[:].set_visible(False)
+        return axes
+
+    _points(framed(0, "The data", f"{len(data.train):,} points of {data.classes} classes"), data, epsilon)
+    grid = plane(low, high, across or round(panel * DOTS))
+    seen, rejected = set(), torch.zeros(0)
+    for place, (name, method, title) in enumerate(PANELS, start=1):
+        net = nets[name].frozen()
+        sets = smallest_sets(net.certify(grid.flatten(0, 1), method=method)).view(*grid.shape[:2], -1)
+        rates = Metrics().update(net.certify(data.test.exact, method=method), data.test.y).compute()
+        told = f"VRA {rates['vra']:.3f}, rejected {rates['rejection_rate']:.3f}"
+        axes = framed(place, title, f"accuracy {rates['accuracy']:.3f}" if net.epsilon == 0 else told)
+        axes.imshow(striped(sets), extent=extent, origin="lower", interpolation="nearest", aspect="auto")
+        seen |= {tuple(members) for members in _distinct(sets)}
+        if method == "uniform":
+            rejected = ~sets.any(dim=2)
+        elif bool(rejected.any()):  # by uniform, which came before
+            axes.contour(rejected.double(), [0.5], colors="white", linewidths=1.7, extent=extent)
+    _legend(sheet, corners[-1], panel, tall, sorted(seen, key=lambda one: (len(one) or 9, one)), data.class_names)
+    sheet.lines(MARGIN + 3 * down, caption)
+    return sheet.png()
+
+
+def plane(low: Tensor, high: Tensor, across: int) -> Tensor:
+    """(rows, columns, 2) the middles of square cells that fill a rectangle, from its lower left corner."""
+    side = (high[0] - low[0]) / across
+    rows = max(1, round(float((high[1] - low[1]) / side)))
+    x = low[0] + (torch.arange(across) + 0.5) * side
+    y = low[1] + (torch.arange(rows) + 0.5) * (high[1] - low[1]) / rows
+    return torch.stack([x.expand(rows, -1), y[:, None].expand(-1, across)], dim=2)
+
+
+def striped(sets: Tensor, stripe: int = STRIPE) -> "np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]":
+    """Sets of classes as colours, (rows, columns, classes) booleans → (rows, columns, 3) bytes.
+
+    A class has its colour, the empty set has its own; the classes of a larger set take turns in slanting stripes. There
+    is a white line between different sets.
+    """
+    rows, columns, classes = sets.shape
+    palette = torch.tensor([_rgb(colour) for colour in (*CLASSES[:classes], REJECTED)], dtype=torch.uint8)
+    slant = torch.arange(rows)[:, None] + torch.arange(columns)  # (rows, columns)
+    turn = slant // stripe % sets.sum(dim=2).clamp(min=1)
+    mine = sets & (sets.cumsum(dim=2) == turn[..., None] + 1)
+    picture = palette[torch.where(sets.any(dim=2), mine.long().argmax(dim=2), classes)]
+    border = torch.zeros(rows, columns, dtype=torch.bool)
+    border[1:] |= (sets[1:] != sets[:-1]).any(dim=2)
+    border[:, 1:] |= (sets[:, 1:] != sets[:, :-1]).any(dim=2)
+    picture[border] = 255
+    return picture.numpy()
+
+
+def _points(axes: "Axes", data: Dataset, epsilon: float) -> None:
+    """The training points, the names of their classes in their midst, and a disc as large as ε."""
+    from matplotlib.patches import Circle
+    from matplotlib.patheffects import withStroke
+
+    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))  # no class above the others
+    x, y = data.train.inputs[order], data.train.y[order]
+    axes.set_facecolor("#f4f4f4")
+    axes.scatter(x[:, 0], x[:, 1], s=3, c=[CLASSES[label] for label in y.tolist()], linewidths=0)
+    for label, name in enumerate(data.class_names):
+        across, up = x[y == label].mean(dim=0).tolist()
+        halo = [withStroke(linewidth=3, foreground="white")]
+        axes.annotate(name, (across, up), ha="center", va="center", fontsize=14, fontweight="bold", path_effects=halo)
+    low, high = axes.get_xlim()[1] - epsilon - 0.06, axes.get_ylim()[0] + epsilon + 0.06
+    axes.add_patch(Circle((low, high), epsilon, fill=False, color="#333333", linewidth=1))
+    axes.plot([low, low + epsilon], [high, high], color="#333333", linewidth=1)
+    axes.annotate("ε", (low + epsilon / 2, high), (0, 2), textcoords="offset points", ha="center", fontsize=BODY)
+
+
+def _legend(
+    sheet: Sheet,
+    corner: tuple[float, float],
+    width: float,
+    height: float,
+    seen: list[tuple[int, ...]],
+    class_names: tuple[str, ...],
+) -> None:
+    """A swatch for each set that there is."""
+    swatch, columns = (0.42, 0.28), 2
+    down = min(0.4, height / -(-len(seen) // columns))
+    per = -(-len(seen) // columns)
+    for place, members in enumerate(seen):
+        left = corner[0] + 0.25 + place // per * width / columns
+        top = corner[1] + place % per * down
+        axes = sheet.axes(left, top, *swatch)
+        sets = torch.zeros(round(swatch[1] * DOTS), round(swatch[0] * DOTS), len(class_names), dtype=torch.bool)
+        sets[..., list(members)] = True
+        axes.imshow(striped(sets), origin="lower", interpolation="nearest", aspect="auto")
+        axes.spines[:].set_visible(False)
+        name = "{" + ", ".join(class_names[member] for member in members) + "}" if members else "⊥ rejected"
+        sheet.text(left + swatch[0] + 0.12, top + swatch[1] / 2, name, va="center_baseline")
+
+
+def _distinct(sets: Tensor) -> list[list[int]]:
+    """The sets that occur, each as its classes."""
+    codes = (sets << torch.arange(sets.shape[2])).sum(dim=2)
+    return [[place for place in range(sets.shape[2]) if code >> place & 1] for code in set(codes.flatten().tolist())]
+
+
+def _rgb(colour: str) -> list[int]:
+    return list(bytes.fromhex(colour[1:]))

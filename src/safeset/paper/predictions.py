@@ -1,0 +1,242 @@
+"""What a trained network answers at its test points, by every method: the matter of tables, analyses and figures."""
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from safeset.certificates.certificate import Certificate
+from safeset.certificates.certify_logits import certify_logits
+from safeset.certificates.constants import HeadConstants
+from safeset.certificates.margins import METHODS
+from safeset.data.dataset import Dataset, Split
+from safeset.errors import SafesetError, expected
+from safeset.evaluation import POINTS_AT_ONCE, SHARES, SIZES, Metrics
+from safeset.guarantees.guarantee import parse
+from safeset.inputs import as_device
+from safeset.nets.net import CertifiedNet
+from safeset.recipes.recipe import Recipe
+from safeset.runs.jobs import run_data
+from safeset.runs.run import Run, load
+from safeset.system.files import read_tensors, write_tensors
+from safeset.system.provenance import provenance, weights_digest
+from safeset.system.untrusted import parse_json, read_text
+
+ESTIMATE = "estimate"  # `uniform` by the power method's constants: they prove nothing
+WAYS = (*METHODS, ESTIMATE)
+POWER_STEPS = 500
+NAME = "answers.safetensors"
+RATES = {"vra": "vra", "rejection": "rejection_rate", "accuracy": "accuracy"}
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Certificates and labels of the same points.
+
+    Attributes:
+        labels: (n,) true classes.
+        certificates: by each of `WAYS`, with the largest answers, which the paper's tables and texts count.
+        stays: (n, K) the radius below which the label stays among the k best, k = 1..K: what Jia et al. certify.
+        all_stay: (n, K) the radius below which each of the k best classes stays among the k best.
+        seconds: to certify a point by each of `METHODS`, in batches.
+        about: with what they were made: digests of weights and points, how the bounds were proved, the device …
+    """
+
+    labels: Tensor
+    certificates: Mapping[str, Certificate]
+    stays: Tensor
+    all_stay: Tensor
+    seconds: Mapping[str, float]
+    about: Mapping[str, Any]
+
+    def __getitem__(self, way: str) -> Certificate:
+        return self.certificates[way]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rates(self, way: str) -> dict[str, float]:
+        """The metrics of `safeset.evaluation`, and the VRA of the paper's appendix.
+
+        ``vra_top1`` counts points that are certified and whose best class is the label; ``vra`` those whose label is
+        in the core. ``rejection`` is ``rejection_rate`` by the name that published results have.
+        """
+        certificate = self[way]
+        numbers = Metrics().update(certificate, self.labels).compute()
+        best = certificate.certified & (certificate.ranking[:, 0] == self.labels)
+        named = {**{name: numbers[rate] for name, rate in RATES.items()}, "vra_top1": int(best.sum()) / len(self)}
+        return named | {name: numbers[name] for name in (*SHARES, *SIZES)}
+
+    def write(self, path: Path) -> None:
+        """Write it as a safetensors file."""
+        one = self["uniform"]
+        tensors = {"labels": self.labels, "ranking": one.ranking, "eligible": one.eligible}
+        tensors |= {way: self[way].windows for way in WAYS} | {"stays": self.stays, "all_stay": self.all_stay}
+        texts = {
+            "guarantee": str(one.guarantee),
+            "epsilon": repr(one.epsilon),
+            "class_names": json.dumps(one.class_names),
+            "seconds": json.dumps(dict(self.seconds)),
+            "about": json.dumps(dict(self.about)),
+        }
+        write_tensors(path, tensors, texts)
+
+    @staticmethod
+    def read(path: Path) -> "Answers":
+        """What `write` wrote."""
+        tensors, texts = read_tensors(path)
+        try:
+            names = tuple(parse_json(texts["class_names"], "the names"))
+            guarantee = parse(texts["guarantee"]).bind(names)
+            certificates = {
+                way: Certificate(
+                    windows=tensors[way],
+                    ranking=tensors["ranking"],
+                    eligible=tensors["eligible"],
+                    classes=len(names),
+                    epsilon=float(texts["epsilon"]),
+                    guarantee=guarantee,
+                    method="uniform" if way == ESTIMATE else way,
+                    class_names=names,
+                    prefer="largest",
+                )
+                for way in WAYS
+            }
+            kept = {name: tensors[name] for name in ("labels", "stays", "all_stay")}
+            seconds, about = (parse_json(texts[name], name) for name in ("seconds", "about"))
+            found = Answers(certificates=certificates, seconds=dict(seconds), about=dict(about), **kept)
+            found._check()
+            return found
+        except (KeyError, TypeError, ValueError, SafesetError) as error:
+            raise expected(f"answers at {path}", f"something else ({error})", "Remove it.") from None
+
+    def _check(self) -> None:
+        """Complain about tensors that do not fit each other."""
+        one = self["uniform"]
+        n, k = one.ranking.shape
+        whole, real = torch.int64, torch.float64
+        wanted = {"labels": (self.labels, (n,), whole), "ranking": (one.ranking, (n, k), whole)}
+        wanted |= {"eligible": (one.eligible, (n, k), torch.bool), "stays": (self.stays, (n, k), real)}
+        wanted |= {"all_stay": (self.all_stay, (n, k), real)}
+        wanted |= {way: (self[way].windows, (n, k, k), real) for way in WAYS}
+        for name, (tensor, shape, dtype) in wanted.items():
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.isnan().any():
+                raise ValueError(f"{name} of shape {tuple(tensor.shape)}")
+        if not n or self.labels.min() < 0 or max(self.labels.max(), one.ranking.max()) >= one.classes:
+            raise ValueError("no points, or classes that are not there")
+
+
+def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = None) -> Answers:
+    """The answers of a run's network at its test points: those stored beside it, or made now and stored.
+
+    Args:
+        run: a run whose training has ended.
+        device: such as ``"cuda"``, to certify on.
+        data: the run's data, where it is at hand.
+    """
+    path = run.path / NAME
+    try:
+        stored = Answers.read(path) if path.exists() else None
+    except SafesetError:
+        if not run.model.is_file():
+            raise
+        stored = None  # made anew
+    recipe = run.read_recipe()
+    if stored and stored.about.get("weights") == weights_of(run) and _fits(stored, recipe, data):
+        return stored
+    net = load(run.path).to(as_device(device))
+    points = run_data(recipe) if data is None else data
+    made = answered(net, points.test)
+    found = replace(made, about={"data": points.name, "split": recipe.split, **made.about})
+    with suppress(OSError):  # kept to save time: what cannot be written is made again
+        found.write(path)
+    return found
+
+
+def _fits(answers: Answers, recipe: Recipe, data: Dataset | None) -> bool:
+    """Whether stored answers are what the recipe asks for, and at the points of the data, where it is at hand."""
+    one, task = answers["uniform"], recipe.task
+    same = task is not None and one.class_names == task.class_names and one.epsilon == recipe.epsilon
+    same = same and one.guarantee == parse(recipe.guarantee or "").bind(one.class_names or ())
+    same = same and answers.about.get("split") == recipe.split
+    return same and (data is None or answers.about.get("test") == data.test.digest())
+
+
+def weights_of(run: Run) -> str | None:
+    """The digest of a run's weights; where the model itself is not kept, as its evaluation says."""
+    return weights_digest(read_tensors(run.model)[0]) if run.model.is_file() else evaluated_as(run, "weights")
+
+
+def evaluated_as(run: Run, key: str) -> str | None:
+    """A digest in a run's last evaluation, of its ``weights`` or its ``test`` points; None if there is none."""
+    try:
+        return str(parse_json(read_text(run.evaluation), str(run.evaluation))[key])
+    except (SafesetError, KeyError, TypeError):
+        return None
+
+
+def answered(net: CertifiedNet, test: Split) -> Answers:
+    """The answers of a net at labelled points."""
+    device = next(net.parameters()).device
+    constants, frozen = estimated(net), net.frozen()
+    if len(test):  # proved, and warm, before the clock runs
+        warm = frozen.measure(test[torch.arange(min(len(test), POINTS_AT_ONCE))].to(device).exact)
+        for method in METHODS:
+            warm.certificate(method=method)
+    k = net.guarantee.largest_k(net.classes)
+    found: dict[str, list[Certificate]] = {way: [] for way in WAYS}
+    seconds = dict.fromkeys(METHODS, 0.0)
+    stays, all_stay = [], []
+    for places in torch.split(torch.arange(len(test)), POINTS_AT_ONCE):
+        part = test[places].to(device)
+        started = time.perf_counter()
+        points = frozen.measure(part.exact)
+        ran = time.perf_counter() - started
+        for method in METHODS:
+            started = time.perf_counter()
+            found[method].append(points.certificate(method=method).to("cpu"))
+            seconds[method] += ran + time.perf_counter() - started
+        guessed = certify_logits(
+            points.logits, constants, net.epsilon, net.guarantee, method="uniform", class_names=net.class_names
+        )
+        found[ESTIMATE].append(guessed.to("cpu"))
+        ranking = found["uniform"][-1].ranking.to(device).clamp(min=0)
+        radii = points.membership_table(k)
+        stays.append(radii[torch.arange(len(part)), :, part.y].cpu())
+        ours = radii.gather(2, ranking[:, None, :].expand(-1, k, -1))  # (points, k, ranks)
+        below = torch.ones(k, k, dtype=torch.bool, device=device).tril()
+        all_stay.append(torch.where(below, ours, torch.inf).amin(dim=2).cpu())
+    return Answers(
+        labels=test.y.cpu(),
+        certificates={way: _joined(parts).preferring("largest") for way, parts in found.items()},
+        stays=torch.cat(stays),
+        all_stay=torch.cat(all_stay),
+        seconds={method: total / len(test) for method, total in seconds.items()},
+        about={
+            "bound_method": sorted({layer.method for layer in frozen.bounds().layers}),
+            "dtype": "float64",
+            **provenance(device),
+            "test": test.digest(),
+            "weights": weights_digest(net.network.state_dict()),
+        },
+    )
+
+
+@torch.no_grad()
+def estimated(net: CertifiedNet) -> HeadConstants:
+    """The head's constants by 500 steps of the power method: below the truth, by some thousandths in these networks."""
+    constants, _ = net.estimate(None, net.start_vectors(), POWER_STEPS)
+    return HeadConstants(constants.rows.double(), float(constants.scale))
+
+
+def _joined(parts: list[Certificate]) -> Certificate:
+    def whole(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts])
+
+    return replace(parts[0], windows=whole("windows"), ranking=whole("ranking"), eligible=whole("eligible"))

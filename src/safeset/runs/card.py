@@ -1,0 +1,91 @@
+"""The card of a model: what it is, what it promises, and how well it does, as Markdown."""
+
+from pathlib import Path
+from typing import Any
+
+from safeset.errors import counted
+from safeset.certificates.promises import shown_epsilon
+from safeset.recipes.recipe import Recipe
+
+
+def card(
+    recipe: Recipe,
+    evaluation: dict[str, Any],
+    records: list[dict[str, Any]],
+    *,
+    epoch: int | None = None,
+    trained: int | None = None,
+) -> str:
+    """The README.md of a run.
+
+    Args:
+        recipe: fitted.
+        evaluation: what `evaluated` gives.
+        records: lines of metrics.jsonl.
+        epoch: after which the net had its weights; the last by default.
+        trained: epochs that were trained; those of the recipe by default.
+    """
+    task = recipe.task
+    assert task is not None
+    assert recipe.epsilon is not None
+    shape = " × ".join(map(str, task.input_shape))
+    names = ", ".join(task.class_names[:20]) + (", …" if len(task.class_names) > 20 else "")
+    seconds = f" in {records[-1]['seconds']:.0f} s" if records else ""
+    network = recipe.network or recipe.model
+    done = recipe.epochs if trained is None else trained
+    epochs = counted(done or 1, "epoch") if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
+    best = f", the best (epoch {epoch}) chosen by {recipe.hold_out:.0%} of the training data" if recipe.hold_out else ""
+    rows = [
+        f"| {row['method']} | {shown_epsilon(row['epsilon'])} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
+        f"{row['accuracy']:.3f} | {row['top1']:.3f} | {_size(row['core_size'])} | {_size(row['set_size'])} | "
+        f"{row['smallest_share']:.3f} | {_size(row['smallest_core_size'])} | {_size(row['smallest_set_size'])} |"
+        for row in evaluation["rows"]
+    ]
+    return "\n".join(
+        [
+            f"# {recipe.data.source.rstrip('/').rpartition('/')[2]}, {_short(evaluation['guarantee'])}",
+            "",
+            "A classifier whose answers are certified sets, trained with safeset "
+            f"{evaluation['safeset']} ({evaluation['commit']}).",
+            "",
+            f"- Input: {shape}; ε is in {task.units}.",
+            f"- Classes ({len(task.class_names)}): {names}.",
+            f"- Network: {network}, {epochs}{seconds}{best}, seed {recipe.seed}; see `recipe.toml`.",
+            f"- Guarantee: {_short(evaluation['guarantee'])}, trained for ε = {shown_epsilon(recipe.epsilon)}.",
+            "",
+            f"On {counted(evaluation['points'], evaluation['split'] + ' point')}, by proved bounds, in float64:",
+            "",
+            "| method | ε | VRA | rejected | accuracy | top-1 | core | answer "
+            "| label in smallest core | core | answer |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
+            *rows,
+            "",
+            "VRA: certified with the true label in the core of the largest answer, whose mean sizes follow; then the",
+            "same of the smallest answer, which `safeset certify` shows. The same answer at every point would hold at",
+            f"most {evaluation['rows'][0]['baseline']:.3f} of the labels.",
+            "",
+            "A certificate says that no perturbation of L2 norm ≤ ε makes a class outside the answer outrank its core;",
+            "it says nothing about larger or other perturbations.",
+            *(f"\n**Note.** {remark}" for remark in evaluation["remarks"]),
+            "",
+        ]
+    )
+
+
+def name_for(recipe: Recipe) -> str:
+    """A short name for the run of a recipe, for its directory.
+
+    >>> from safeset.recipes.recipe import Data
+    >>> name_for(Recipe(Data("photos/"), guarantee="rt3"))
+    'photos-rt3'
+    """
+    source = Path(recipe.data.source).stem or "data"
+    return f"{source}-{(recipe.guarantee or 'default').partition(':')[0]}"
+
+
+def _size(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _short(guarantee: str) -> str:
+    return guarantee if len(guarantee) <= 60 else guarantee[:57] + "..."

@@ -1,0 +1,46 @@
+"""Witnesses of a run's proofs as a file: what is missing or damaged only makes the next proof take longer."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safeset.errors import SafesetError
+from safeset.system.files import read_tensors, write_tensors
+from safeset.lipschitz.witness import Witness
+
+LARGEST = 2**25  # bytes of one layer's vectors: more are rather found again
+LARGEST_FILE = 2**29
+
+
+def write_witnesses(path: Path, witnesses: Mapping[str, Witness]) -> None:
+    """Write them: numbers as JSON, vectors as tensors."""
+    kept = {
+        name: one
+        for name, one in witnesses.items()
+        if one.vectors is None or one.vectors.numel() * one.vectors.element_size() <= LARGEST
+    }
+    numbers = {
+        name: {"kind": one.kind, "claim": one.claim, "shift": one.shift, "gap": one.gap} for name, one in kept.items()
+    }
+    vectors = {name: one.vectors for name, one in kept.items() if one.vectors is not None}
+    write_tensors(path, vectors, {"format": "safeset 1", "witnesses": json.dumps(numbers)})
+
+
+def read_witnesses(path: Path) -> dict[str, Witness]:
+    """Those of a file; none where there is none, or something else."""
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST_FILE:
+            return {}
+        vectors, texts = read_tensors(path)
+        numbers = json.loads(texts["witnesses"])
+        return {str(name): _witness(one, vectors.get(name)) for name, one in numbers.items()}
+    except (SafesetError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _witness(numbers: Any, vectors: Any) -> Witness:
+    if vectors is not None and not vectors.is_floating_point():
+        raise ValueError("singular vectors are floating-point numbers")
+    claim, shift = float(numbers["claim"]), float(numbers["shift"])
+    return Witness(str(numbers["kind"]), claim, shift, int(numbers["gap"]), vectors)

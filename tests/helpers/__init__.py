@@ -1,0 +1,1 @@
+"""What tests share: references, networks, data and accidents."""
