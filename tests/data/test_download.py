@@ -15,7 +15,9 @@ import pytest
 from helpers.loopback import FILES, NOISE, serving, tarred, zipped
 from safeset import ArgumentError
 from safeset.data import download
-from safeset.data.download import ARCHIVES, Archive, get
+from safeset.data.download import get
+from safeset.data.source import Archive
+from safeset.data.sources import ARCHIVES
 from safeset.errors import DataNotFoundError, SafesetError
 
 

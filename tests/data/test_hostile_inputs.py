@@ -20,10 +20,10 @@ from safeset import ArgumentError, DataWarning, train
 from safeset.data import arrays
 from safeset.data.arrays import read_arrays
 from safeset.data.dataset import PIXELS
-from safeset.data.npz import npz
+from safeset.data.npz import read_npz
 from safeset.data.points import read_points
 from safeset.data.sources import load_data
-from safeset.data.tables import table
+from safeset.data.tables import read_table
 
 
 def saved(image, form, **options):
@@ -187,10 +187,10 @@ def test_arrays_that_lie_are_told_before_anything_is_allocated(tmp_path, monkeyp
 def test_pickled_objects_in_arrays_are_refused_unread(tmp_path):
     path = archive(tmp_path / "x.npz", npy(np.array([Trap(tmp_path / "sprung")], dtype=object)))
     with pytest.raises(ArgumentError, match="Python objects"):
-        npz(path)
+        read_npz(path)
     (tmp_path / "y.npz").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
     with pytest.raises(ArgumentError, match="not a zip file"):
-        npz(tmp_path / "y.npz")
+        read_npz(tmp_path / "y.npz")
     assert not (tmp_path / "sprung").exists()
 
 
@@ -207,7 +207,7 @@ def test_archives_that_are_broken_are_told(tmp_path):
     for name, content in spoilt.items():
         (tmp_path / "x.npz").write_bytes(content)
         with pytest.raises(ArgumentError, match="plain arrays"):
-            npz(tmp_path / "x.npz")
+            read_npz(tmp_path / "x.npz")
         (found,) = read_points([str(tmp_path / "x.npz")], input_shape=(99,), units="cm", stdin=None)
         assert "plain arrays" in found.problem, name
     assert read_arrays(tmp_path / "good.npz", "it")["x"].shape == (9, 99)
@@ -250,7 +250,7 @@ def test_numbers_of_every_type_are_read(tmp_path, kind):
     assert first.x.tolist() == pytest.approx([0, one])
     assert second.x.dtype == torch.float64
     np.savez(tmp_path / "y.npz", x=np.array([[0, 1], [1, 0]] * 9).astype(kind), y=[0, 1] * 9)
-    assert npz(tmp_path / "y.npz").train.x.max() == 1
+    assert read_npz(tmp_path / "y.npz").train.x.max() == 1
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_arrays_of_other_shapes_are_told(tmp_path, array):
 def test_labels_that_nobody_knows_are_told(tmp_path, y, more, message):
     np.savez(tmp_path / "x.npz", x=np.zeros((12, 2)), y=y, **more)
     with pytest.raises(ArgumentError, match=message):
-        npz(tmp_path / "x.npz")
+        read_npz(tmp_path / "x.npz")
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -331,9 +331,9 @@ def test_a_table_for_training_is_held_to_the_same(tmp_path):
     text = "a,y\n" + "1,k\n2,l\n" * 9
     (tmp_path / "t.csv").write_text(text + "1_0,k\n")
     with pytest.raises(ArgumentError, match="'1_0' for 'a'"):
-        table(tmp_path / "t.csv")
+        read_table(tmp_path / "t.csv")
     with pytest.warns(DataWarning, match="1 row of"):
-        assert table(tmp_path / "t.csv", skip_bad=True).classes == 2
+        assert read_table(tmp_path / "t.csv", skip_bad=True).classes == 2
 
 
 def test_names_that_cannot_be_written_down_are_told_before_training(tmp_path):

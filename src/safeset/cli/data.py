@@ -15,9 +15,9 @@ data_app = typer.Typer(help="Data sets: list them, look at them, download them."
 @data_app.command("list")
 def data_list() -> None:
     """The data sets that safeset knows, and whether they are here."""
-    from safeset.data.sources import known
+    from safeset.data.sources import SOURCES
 
-    rows = [[name, where, about] for name, where, about in known()]
+    rows = [[source.name, source.place(), source.summary] for source in SOURCES.values()]
     console.table("", ["name", "", "what"], rows, texts=3)
 
 
@@ -72,7 +72,7 @@ def data_show(
 
 @data_app.command("get")
 def data_get(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="eurosat, cifar100 or tiny-imagenet.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="As `safeset data list` shows them.")],
 ) -> None:
     """Download data sets from their publishers: checked, and resumed where it was interrupted."""
     from safeset.data.dataset import data_folder

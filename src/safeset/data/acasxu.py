@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from safeset.data.dataset import Dataset, Split, find
+from safeset.data.source import Source
 from safeset.errors import expected
 
 ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "strong right")
@@ -122,3 +123,13 @@ def smallest_distance(split: Split, *, at_once: int = 2000) -> float:
         distances[y[some, None] == y] = math.inf
         least = min(least, float(distances.amin()))
     return least
+
+
+ACASXU = Source(
+    "acasxu",
+    "advisories of a collision-avoidance network, 5 numbers, 5 classes",
+    acasxu,
+    folders=("acasxu",),
+    by_hand="the 45 .nnet files of Reluplex (github.com/guykatzz/ReluplexCav2017, folder nnet)",
+    network_file=nnet_file,
+)

@@ -23,7 +23,7 @@ Row = tuple[int, list[str]]  # with the number of its line
 OneHot = Mapping[str, tuple[str, ...]]  # texts of columns; each becomes a column of 0 and 1
 
 
-def read_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[list[str], list[Row]]:
+def parse_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[list[str], list[Row]]:
     """The names of the columns, and each row that is not empty with the number of its line.
 
     Columns are between commas, or tabs; or between semicolons or whatever of these every row has as often as the first.

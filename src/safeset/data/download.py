@@ -11,16 +11,16 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from gzip import BadGzipFile
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from safeset.data.dataset import data_folder
+from safeset.data.source import Archive
+from safeset.data.sources import ARCHIVES, SOURCES
 from safeset.errors import DataNotFoundError, SafesetError, expected, nearest
 
 TIMEOUT = 30.0  # seconds without a byte, after which a connection counts as dead
@@ -28,66 +28,10 @@ TRIES = 5  # connections, before a server that keeps dropping them is given up
 PAUSE = 1.0  # seconds before the second connection; twice as long before the third, and so on
 PIECE = 1 << 20  # bytes that are read at once, at most
 
-EMBEDDED = ("digits", "blobs2d")
-ACASXU = "acasxu"
 PARTIAL, RANGE_REFUSED = 206, 416  # statuses of HTTP
 BROKEN = (EOFError, ValueError, RuntimeError, zlib.error, BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A publisher's archive of a data set.
-
-    Attributes:
-        url: where it is.
-        md5: the publisher's checksum of the whole file.
-        size: its bytes.
-        folder: what it unpacks to.
-        citation: whom to credit.
-    """
-
-    url: str
-    md5: str
-    size: int
-    folder: str
-    citation: str
-
-    @property
-    def file(self) -> str:
-        """The archive's own name.
-
-        >>> ARCHIVES["eurosat"].file
-        'EuroSAT_RGB.zip'
-        """
-        return Path(urlsplit(self.url).path).name
-
-
-ARCHIVES: dict[str, Archive] = {
-    "eurosat": Archive(
-        "https://zenodo.org/records/7711810/files/EuroSAT_RGB.zip?download=1",
-        md5="f46e308c4d50d4bf32fedad2d3d62f3b",
-        size=94_658_721,
-        folder="EuroSAT_RGB",
-        citation="Helber et al., EuroSAT: A Novel Dataset and Deep Learning Benchmark for Land Use and Land Cover "
-        "Classification, 2019",
-    ),
-    "cifar100": Archive(
-        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-        md5="03b5dce01913d631647c71ecec9e9cb8",
-        size=168_513_733,
-        folder="cifar-100-binary",
-        citation="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-    ),
-    "tiny-imagenet": Archive(
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        md5="90528d7ca1a48142e341f4ef8d21d0de",
-        size=248_100_043,
-        folder="tiny-imagenet-200",
-        citation="Le and Yang, Tiny ImageNet Visual Recognition Challenge, 2015",
-    ),
-}
 
 
 class _DroppedError(Exception):
@@ -138,13 +82,16 @@ def check_name(name: str, place: Path, archives: Mapping[str, Archive] = ARCHIVE
     """Complain if a data set cannot be downloaded into ``place``, saying what to do where that is known."""
     if name in archives:
         return
-    if name == ACASXU:
+    known = SOURCES.get(name)
+    if known is not None and known.by_hand:
         raise DataNotFoundError(
-            "Expected a data set with an official archive, but got 'acasxu', which has none: put the 45 .nnet files of "
-            f"Reluplex (github.com/guykatzz/ReluplexCav2017, folder nnet) into {place / ACASXU}."
+            f"Expected a data set with an official archive, but got {name!r}, which has none: put {known.by_hand} into "
+            f"{place / known.folders[0]}."
         )
-    embedded = "It comes with safeset: there is nothing to download." if name in EMBEDDED else ""
-    remedy = embedded or nearest(name, [*archives, *EMBEDDED, ACASXU])
+    if known is not None:
+        remedy = "It comes with safeset: there is nothing to download."
+    else:
+        remedy = nearest(name, [*archives, *SOURCES])
     raise expected(f"a data set to download ({', '.join(archives)})", repr(name), remedy)
 
 

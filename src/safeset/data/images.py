@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, find, stratified
+from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, stratified
 from safeset.data.decoding import BACKGROUND, SUFFIXES, Decoded, colour, read_image, size_of
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected, first_few, some_of
 from safeset.system.files import read_tensors, write_tensors
@@ -49,14 +49,7 @@ class Images(NamedTuple):
     transparent: Tensor
 
 
-def eurosat(*, progress: Progress | None = None) -> Dataset:
-    """EuroSAT, RGB (Helber et al., 2019): 27,000 images of 64 × 64 pixels, 10 classes, a third of each to test."""
-    path = find("EuroSAT_RGB", "2750", what="EuroSAT's RGB images, the folder EuroSAT_RGB", get="eurosat")
-    images, names = decoded(path, None, skip_bad=False, progress=progress)
-    return Dataset("eurosat", *images.split.held_out(1 / 3), names, PIXELS)
-
-
-def folder(
+def read_folder(
     path: Path,
     *,
     size: int | None = None,
@@ -76,16 +69,16 @@ def folder(
     """
     held = next((path / name for name in HELD_OUT if (path / name).is_dir()), None)
     if (path / "train").is_dir() and held is not None:
-        train, classes = decoded(path / "train", size, background, skip_bad=skip_bad, progress=progress)
+        train, classes = decode_folder(path / "train", size, background, skip_bad=skip_bad, progress=progress)
         strange = next((name for name in _class_folders(held) if name not in classes), None)
         if strange is not None:
             raise expected(f"the folders of {held} to be among those of {path / 'train'}", repr(strange))
         side = train.split.x.shape[-1]
-        test, _ = decoded(held, side, background, skip_bad=skip_bad, progress=progress, classes=classes)
+        test, _ = decode_folder(held, side, background, skip_bad=skip_bad, progress=progress, classes=classes)
         parts = [train, test]
         splits, names = (train.split, test.split), (_below("train", train.names), _below(held.name, test.names))
     else:
-        whole, classes = decoded(path, size, background, skip_bad=skip_bad, progress=progress)
+        whole, classes = decode_folder(path, size, background, skip_bad=skip_bad, progress=progress)
         parts = [whole]
         rest, held_out = stratified(whole.split.y, TEST_SHARE, seed=0)
         splits = (whole.split[rest], whole.split[held_out])
@@ -120,7 +113,7 @@ def _notes(parts: list[Images], background: str | None) -> Iterable[str]:
         )
 
 
-def decoded(
+def decode_folder(
     path: Path,
     size: int | None,
     background: str | None = None,
@@ -143,14 +136,14 @@ def decoded(
     empty = [name for label, name in enumerate(names) if classes is None and label not in present]
     if files and empty:
         raise expected(f"images in every class folder of {path}", f"none in {first_few(empty)}")
-    return decoded_files(path, files, size, background, skip_bad=skip_bad, progress=progress), names
+    return decode_files(path, files, size, background, skip_bad=skip_bad, progress=progress), names
 
 
 def _class_folders(path: Path) -> tuple[str, ...]:
     return tuple(sorted(part.name for part in path.iterdir() if part.is_dir() and part.name[0] != "."))
 
 
-def decoded_files(
+def decode_files(
     path: Path,
     files: list[tuple[Path, int]],
     size: int | None,

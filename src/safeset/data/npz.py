@@ -23,7 +23,7 @@ NAMES = {  # what the arrays are called elsewhere, the best name first
 LARGEST_WHOLE = 2**53  # of the whole numbers that float64 holds without a gap
 
 
-def npz(path: Path, *, units: str | None = None, background: str | None = None) -> Dataset:
+def read_npz(path: Path, *, units: str | None = None, background: str | None = None) -> Dataset:
     """Arrays ``x`` (n, …) and ``y`` (n,) of a ``.npz`` file; ``x_test`` and ``y_test`` if it has them, else a fifth.
 
     Images are (n, height, width), (n, channels, height, width), or with the channels last: bytes, or floats in [0, 1].

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from safeset.data.arrays import read_arrays
-from safeset.data.columns import OneHot, encoded, numbers_of, read_table, scaled
+from safeset.data.columns import OneHot, encoded, numbers_of, parse_table, scaled
 from safeset.data.dataset import PIXELS
 from safeset.data.decoding import BACKGROUND, SUFFIXES, read_image
 from safeset.data.npz import NAMES, channels_first, is_exact
@@ -148,7 +148,7 @@ def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
 
 def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False) -> Iterator[Read]:
     """Rows of a table, in its order; columns beyond those of the training are not looked at."""
-    header, rows = read_table(lines, source, tabs=tabs)
+    header, rows = parse_table(lines, source, tabs=tabs)
     inputs, texts = list(form.ranges or {}), set(encoded(form.one_hot, form.one_hot))
     columns = [*(name for name in inputs if name not in texts), *form.one_hot]
     missing = [name for name in columns if name not in header]

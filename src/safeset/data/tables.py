@@ -12,7 +12,7 @@ from safeset.data.columns import (
     encoded,
     is_index,
     numbers_of,
-    read_table,
+    parse_table,
     scaled,
     texts_of,
 )
@@ -26,7 +26,7 @@ LABELS = ("class", "label", "labels", "target", "y")  # what people call the col
 LARGEST = float(torch.finfo(torch.float32).max)  # that training can compute with
 
 
-def table(
+def read_table(
     path: Path,
     *,
     label: str | None = None,
@@ -49,7 +49,7 @@ def table(
         skip_bad: leave out rows that cannot be used, instead of stopping.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header, rows = read_table(file, str(path), tabs=path.suffix.lower() == ".tsv")
+        header, rows = parse_table(file, str(path), tabs=path.suffix.lower() == ".tsv")
     if len(header) < 2:
         raise expected(f"{path} to have a column of numbers and one of labels", counted(len(header), "column"))
     stated, notes = dict(ranges or {}), list[str]()
