@@ -14,7 +14,7 @@ from safeset.certificates.constants import HeadConstants
 from safeset.certificates.margins import METHODS
 from safeset.paper.analyses import ROWS, analysed, together
 from safeset.paper.predictions import WAYS, Answers
-from safeset.paper.table import PAPER, PAPER_SAYS, told
+from safeset.paper.table import PAPER, PAPER_SAYS, share_lines
 
 NAMES = ("Highway", "River", "Forest", "Pasture", "Sea", "Crop", "City")
 SETS = Affinity([[0, 1], [2, 3, 4]])
@@ -176,7 +176,7 @@ def test_answers_at_other_points_are_refused():
 def test_the_paper_s_word_stands_beside_the_data_set_that_it_is_about():
     share = "points that standard rejects, certified top-1 by RT5"
     found = {"shares": {share: dict.fromkeys(METHODS, 0.25)}}
-    lines = told([{"data": data, **found} for data in ("cifar100", "tiny-imagenet")])
+    lines = share_lines([{"data": data, **found} for data in ("cifar100", "tiny-imagenet")])
     assert [line[3] for line in lines] == ["0.05", "–"]
 
 

@@ -15,7 +15,7 @@ from safeset.paper import analyses
 from safeset.paper.analyses import ROWS
 from safeset.paper.networks import groups, runs_of
 from safeset.paper.reproduce import analyse, reproduce
-from safeset.paper.table import PAPER, compared
+from safeset.paper.table import PAPER, table_lines
 from safeset.recipes.library import list_recipes, recipe_folder
 from safeset.runs.run import load
 from safeset.training.loop import Interrupted
@@ -52,7 +52,7 @@ def test_what_is_missing_is_trained_and_nothing_else(tmp_path):
     assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "results" / "digits").iterdir())][:2] == stamps
     assert more[2]["seed"] == 2
     assert (tmp_path / "runs" / "digits" / "rt3-seed2").is_dir()
-    lines = compared(more)
+    lines = table_lines(more)
     assert [line[1] for line in lines] == ["vra", "rejection", "accuracy", "top1", "smallest_share", *SIZES]
     assert lines[0][0] == "digits/rt3"
     assert lines[0][2:4] == ["3", "–"]
@@ -61,7 +61,7 @@ def test_what_is_missing_is_trained_and_nothing_else(tmp_path):
 def test_the_paper_s_numbers_stand_beside_ours():
     rates = {"vra": 0.361, "rejection": 0.5, "accuracy": 0.7}
     record = {"row": "cifar100/rt5", **dict.fromkeys(("uniform", "floating", "joint", "estimate"), rates)}
-    assert compared([record])[0] == ["cifar100/rt5", "vra", "1", "0.360 ± 0.002", "0.361", "0.361", "0.361", "0.361"]
+    assert table_lines([record])[0] == ["cifar100/rt5", "vra", "1", "0.360 ± 0.002", "0.361", "0.361", "0.361", "0.361"]
 
 
 def test_results_of_other_recipes_are_not_mixed(tmp_path):

@@ -1,7 +1,8 @@
-"""Options that several commands have."""
+"""Options that several commands have, and what they are checked for."""
 
 import csv
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,3 +99,11 @@ def check_alone() -> None:
     """Refuse several workers."""
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise expected("one process", f"{os.environ['WORLD_SIZE']} workers", "Start it without torchrun.")
+
+
+def check_format(as_json: bool, as_csv: bool) -> None:
+    """Refuse two formats at once, and answers that nobody could read."""
+    if as_json and as_csv:
+        raise expected("one of --json and --csv", "both")
+    if sys.stdout is None:
+        raise expected("standard output for the answers", "none: it is closed")
