@@ -16,7 +16,7 @@ from helpers.own_files import CSV, NNET
 from safeset import ArgumentError, DataNotFoundError, DataWarning
 from safeset.data.acasxu import ADVISORIES, acasxu, parse_nnet, smallest_distance
 from safeset.data.cifar100 import cifar100
-from safeset.data.dataset import Dataset, Split, stratified
+from safeset.data.dataset import Dataset, Split, stratify
 from safeset.data.embedded import blobs2d, digits
 from safeset.data.npz import read_npz
 from safeset.data.sources import SOURCES, load_data
@@ -64,7 +64,7 @@ def test_a_validation_split_is_part_of_the_training_data():
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.floats(0, 1))
 def test_stratified_splits_hold_out_a_share_of_every_class(labels, share):
     y = torch.tensor(labels)
-    stay, held = stratified(y, share, seed=3)
+    stay, held = stratify(y, share, seed=3)
     assert sorted([*stay.tolist(), *held.tolist()]) == list(range(len(y)))
     for label in set(labels):
         assert (y[held] == label).sum() == round(share * labels.count(label))

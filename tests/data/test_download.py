@@ -139,7 +139,7 @@ def test_an_answer_to_another_range_is_not_used(tmp_path, server):
     archives = server.archive(zipped())
     server.ranges = "shifted"
     (tmp_path / "set.zip.part").write_bytes(server.body[:50_000])
-    with pytest.raises(DataNotFoundError, match="did not go on from byte 50,000"):
+    with pytest.raises(DataNotFoundError, match="did not continue from byte 50,000"):
         get("set", folder=tmp_path, archives=archives)
     assert (tmp_path / "set.zip.part").read_bytes() == server.body[:50_000]
 
@@ -341,7 +341,7 @@ def test_a_second_process_is_told(tmp_path, server):
     command = [sys.executable, "-c", HOLD, str(tmp_path / ".set.lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(SafesetError, match=rf"gets set into {tmp_path}, but got there second: another"):
+        with pytest.raises(SafesetError, match=rf"Another process is downloading set into {tmp_path}"):
             get("set", folder=tmp_path, archives=archives)
         assert (names(tmp_path), server.asked) == ([], [])
         other.kill()
@@ -353,7 +353,7 @@ def test_the_lock_is_held_from_the_first_byte_to_the_end(tmp_path, server, monke
     told = []
 
     def again(*call):
-        with pytest.raises(SafesetError, match="another one is at it"):
+        with pytest.raises(SafesetError, match="Another process is downloading"):
             get("set", folder=tmp_path, archives=archives)
         told.append(call)
 
@@ -364,13 +364,13 @@ def test_the_lock_is_held_from_the_first_byte_to_the_end(tmp_path, server, monke
 
 
 def test_what_another_process_finished_meanwhile_is_used(tmp_path, server, monkeypatch):
-    locked = download._locked
+    locked = download._lock
 
     def late(*arguments):
         (tmp_path / "set").mkdir()
         return locked(*arguments)
 
-    monkeypatch.setattr(download, "_locked", late)
+    monkeypatch.setattr(download, "_lock", late)
     assert get("set", folder=tmp_path, archives=server.archive(zipped())) == tmp_path / "set"
     assert server.asked == []
 

@@ -11,10 +11,11 @@ from safeset import ArgumentError, DataNotFoundError
 from safeset.cli.options import changes as read_changes
 from safeset.errors import TrainingWarning
 from safeset.evaluation import SHARES, SIZES
-from safeset.paper import analyses
-from safeset.paper.analyses import ROWS
+from safeset.paper import shares
+from safeset.paper.analyse import analyse
 from safeset.paper.networks import groups, runs_of
-from safeset.paper.reproduce import analyse, reproduce
+from safeset.paper.reproduce import reproduce
+from safeset.paper.shares import ROWS
 from safeset.paper.table import PAPER, table_lines
 from safeset.recipes.library import list_recipes, recipe_folder
 from safeset.runs.run import load
@@ -84,7 +85,7 @@ def test_results_of_other_recipes_are_not_mixed(tmp_path):
 
 def test_analyses_are_of_the_published_networks(tmp_path, monkeypatch):
     monkeypatch.setitem(ROWS, "digits", ("standard", "rt3"))
-    monkeypatch.setitem(analyses._SHARES, "digits", lambda networks: {"points": {"uniform": len(networks["rt3"])}})
+    monkeypatch.setitem(shares._SHARES, "digits", lambda networks: {"points": {"uniform": len(networks["rt3"])}})
     places = {"runs": tmp_path / "runs", "device": "cpu"}
     results, out = tmp_path / "results", tmp_path / "analyses"
     records = reproduce(["digits/rt3"], seeds=2, changes=QUICK, out=results, **places)
@@ -176,7 +177,7 @@ def test_groups_of_seeds(tmp_path):
 def test_mistakes_are_named(tmp_path, monkeypatch):
     for bad in (0, -1, 2.5, True, 10**20):
         for ask in (reproduce, analyse):
-            with pytest.raises(ArgumentError, match=rf"`seeds` to be a whole number in 1\.\.1000, but got {bad}"):
+            with pytest.raises(ArgumentError, match=rf"`seeds` to be an integer in 1\.\.1000, but got {bad}"):
                 ask(["digits/rt3"], seeds=bad)
     _, errors = safeset("reproduce", "digits/rt3", "cifar100/rt6", "--seeds", "1", cwd=tmp_path, code=1)
     assert "cifar100/rt5" in errors

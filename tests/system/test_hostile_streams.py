@@ -86,7 +86,8 @@ def test_closed_streams_are_told(work):
 def test_a_file_is_never_opened_as_a_closed_stream(work):
     """What is meant for the terminal would be written into it."""
     code = (
-        "import os, sys\nfrom safeset import cli\nos.close(0), os.close(2)\nsys.argv = ['safeset', 'version']\n"
+        "import os, sys\nfrom safeset.cli import app as cli\n"
+        "os.close(0), os.close(2)\nsys.argv = ['safeset', 'version']\n"
         "try:\n    cli.main()\nfinally:\n    print(os.open('some.npz', os.O_RDONLY) > 2)"
     )
     command = [sys.executable, "-c", code]

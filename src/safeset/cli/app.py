@@ -35,6 +35,7 @@ from safeset.cli.options import (
 from safeset.cli.paper import figures, reproduce
 from safeset.cli.suggest import suggest
 from safeset.errors import SafesetError, TrainingWarning, expected
+from safeset.system import torchrun
 from safeset.terminal import console
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -157,7 +158,7 @@ def _train(
     from safeset.runs.card import name_for
     from safeset.runs.run import Run
     from safeset.system.memory import keep_freed_memory
-    from safeset.system.workers import joined
+    from safeset.system.workers import join_workers
     from safeset.training.train import train as run_training
 
     if network is not None and "model" in given:
@@ -175,7 +176,7 @@ def _train(
         raise expected("the network to train", "none", remedy)
     keep_freed_memory()
     watch = console.TrainingWatch(typed=True)
-    with joined(device) as workers:
+    with join_workers(device) as workers:
         try:
             run_training(
                 stated,
@@ -195,7 +196,7 @@ def _train(
     task = Run(path).read_recipe().task
     assert task is not None  # it has been fitted
     try:
-        console_answers.evaluation(json.loads(Run(path).evaluation.read_text()), task.units)
+        console_answers.show_evaluation(json.loads(Run(path).evaluation.read_text()), task.units)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
         remedy = "safeset evaluate writes it anew."
         raise expected(f"an evaluation in {Run(path).evaluation}", "something else", remedy) from None
@@ -212,19 +213,19 @@ for _command in (evaluate, certify, suggest, audit, check, reproduce, figures, m
 
 def _worker() -> str:
     """Which of several workers speaks."""
-    return f"worker {os.environ.get('RANK')}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+    return "" if torchrun.is_alone() else f"worker {torchrun.rank()}: "
 
 
 def main() -> None:
     """Run the command line; a user's mistake is a message and a non-zero exit, never a traceback."""
     _open_streams()
-    warnings.showwarning = console.warning
+    warnings.showwarning = console.print_warning
     warnings.simplefilter("always", TrainingWarning)  # that a training has not ended is no matter of Python's
     try:
         _run()
     except SafesetError as error:
-        if not getattr(error, "told", False):
-            console.failure(f"{_worker()}{error}")
+        if not getattr(error, "reported", False):
+            console.print_failure(f"{_worker()}{error}")
         sys.exit(getattr(error, "exit_code", 1))
     except OSError as error:
         if sys.stdout is not None:
@@ -232,13 +233,13 @@ def main() -> None:
         if isinstance(error, BrokenPipeError):
             sys.exit(console.PIPE_CLOSED)
         where = f" ({error.filename})" if error.filename else ""
-        console.failure(f"{error.strerror or error}{where}")
+        console.print_failure(f"{error.strerror or error}{where}")
         sys.exit(1)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         reason = str(error).partition("\n")[0].rpartition("Allocator: ")[2] or "too little"
-        console.failure(f"Expected memory for what was asked, but got: {reason}. Ask for less at a time.")
+        console.print_failure(f"Expected memory for what was asked, but got: {reason}. Ask for less at a time.")
         sys.exit(1)
 
 

@@ -46,7 +46,7 @@ def certify(
     check_format(as_json, as_csv)
     from safeset.certificates.promises import check_preference
     from safeset.runs.jobs import certify_files
-    from safeset.system.workers import joined
+    from safeset.system.workers import join_workers
 
     check_preference(prefer)
     if proof is not None:
@@ -55,7 +55,7 @@ def certify(
             raise expected("a directory for the JSON file", f"none at {proof.parent}")
     proofs: list[dict[str, Any]] = []
     notes: list[str] = []  # for after the table
-    with joined(device) as workers:
+    with join_workers(device) as workers:
         records = certify_files(
             run,
             files,
@@ -70,9 +70,9 @@ def certify(
             tell=notes.append,
             proofs=None if proof is None else proofs,
         )
-        records = console.waited(records, "proving the network's bounds")
+        records = console.show_wait(records, "proving the network's bounds")
         unread = _show(records, as_json=as_json, as_csv=as_csv, header=workers.first)
-    console.notes(notes)
+    console.print_notes(notes)
     if proof is not None:
         _write_proof(proof, proofs, Path(run) / "model.safetensors")
     if unread:
@@ -84,14 +84,14 @@ def _show(records: Iterator[dict[str, Any]], *, as_json: bool, as_csv: bool, hea
     """Print certificates as they come, or all in a table; how many points could not be read."""
     if not (as_json or as_csv):
         found = list(records)
-        return show_answers.certificates(found) if found else 0
+        return show_answers.show_certificates(found) if found else 0
     unread = 0
     if as_csv and header:
-        console.line(show_answers.row(show_answers.COLUMNS))
+        console.print_line(show_answers.row(show_answers.COLUMNS))
     for record in records:
         unread += "problem" in record
         as_row = show_answers.row(show_answers.cells(record)) if as_csv else json.dumps(record, ensure_ascii=False)
-        console.line(as_row)
+        console.print_line(as_row)
     return unread
 
 

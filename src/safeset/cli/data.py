@@ -1,13 +1,16 @@
 """The commands about data sets: `safeset data list | show | get`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from safeset.cli.options import Background, Drop, OneHot, Units, names
 from safeset.errors import counted, expected
 from safeset.terminal import console
+
+if TYPE_CHECKING:
+    from safeset.data.dataset import Dataset
 
 data_app = typer.Typer(help="Data sets: list them, look at them, download them.", no_args_is_help=True)
 
@@ -18,7 +21,7 @@ def data_list() -> None:
     from safeset.data.sources import SOURCES
 
     rows = [[source.name, source.place(), source.summary] for source in SOURCES.values()]
-    console.table("", ["name", "", "what"], rows, texts=3)
+    console.print_table("", ["name", "", "what"], rows, texts=3)
 
 
 @data_app.command("show")
@@ -57,17 +60,23 @@ def data_show(
     stated = from_table(Data, {"source": source, **given}, "data")
     found = load_data(source, progress=console.progress, **stated.options)
     report(found, oddities=source not in SOURCES)
-    rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
-    console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
-    sizes = f"{counted(len(found.train), 'training point')}, {counted(len(found.test), 'test point')}"
-    console.out.print(f"{sizes}, {found.classes} classes")
-    if found.ranges:
-        ends = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in found.ranges.items()]
-        console.table(f"\nInputs, {found.units}", ["column", "from", "to"], ends)
+    _show_counts(found)
     target = out or cache_folder() / f"{found.name}.png"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, picture(found, target.suffix.lower()))
     console.out.print(f"Picture: {target}")
+
+
+def _show_counts(data: "Dataset") -> None:
+    """Print how many points a class has, and the ranges of the columns of a table."""
+    rows = [[name, f"{train:,}", f"{test:,}"] for name, train, test in data.counts()]
+    title = f"{data.name}: points of shape {data.input_shape}, {data.units}"
+    console.print_table(title, ["class", "train", "test"], rows)
+    sizes = f"{counted(len(data.train), 'training point')}, {counted(len(data.test), 'test point')}"
+    console.out.print(f"{sizes}, {data.classes} classes")
+    if data.ranges:
+        ends = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in data.ranges.items()]
+        console.print_table(f"\nInputs, {data.units}", ["column", "from", "to"], ends)
 
 
 @data_app.command("get")

@@ -31,7 +31,7 @@ def evaluate(
     from safeset.runs.jobs import evaluate_run, is_own
     from safeset.runs.run import Run
     from safeset.system.files import write_json
-    from safeset.system.workers import joined
+    from safeset.system.workers import join_workers
 
     asked: dict[str, Any] = {
         "epsilons": radii(epsilon),
@@ -42,7 +42,7 @@ def evaluate(
     stored, own = Run(run).evaluation, is_own(Run(run).read_recipe(), **asked)
     _check_target(out, stored, own)
     notes: list[str] = []  # for after the table
-    with joined(device) as workers:
+    with join_workers(device) as workers:
         result, units = evaluate_run(
             Run(run),
             **asked,
@@ -60,7 +60,7 @@ def evaluate(
             write_json(target, result)
     finally:  # the numbers are shown even if the disk is full
         _show(result, units, as_json=as_json, as_csv=as_csv)
-        console.notes(notes)
+        console.print_notes(notes)
     where = _where(target, stored)
     if as_json or as_csv:
         console.err.print(where)
@@ -80,12 +80,12 @@ def _show(result: dict[str, Any], units: str, *, as_json: bool, as_csv: bool) ->
     from safeset.system.files import json_text
 
     if as_json:
-        console.line(json_text(result))
+        console.print_line(json_text(result))
     elif as_csv:
         for cells in show_answers.evaluation_cells(result):
-            console.line(show_answers.row(cells))
+            console.print_line(show_answers.row(cells))
     else:
-        show_answers.evaluation(result, units)
+        show_answers.show_evaluation(result, units)
 
 
 def _where(target: Path | None, stored: Path) -> str:

@@ -1,7 +1,6 @@
 """Options that several commands have, and what they are checked for."""
 
 import csv
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from safeset.errors import expected
+from safeset.system import torchrun
 
 if TYPE_CHECKING:
     from safeset.runs.own_networks import Factory
@@ -97,12 +97,12 @@ def own_network(name: str | None) -> "Factory | None":
 
 def check_alone() -> None:
     """Refuse several workers."""
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise expected("one process", f"{os.environ['WORLD_SIZE']} workers", "Start it without torchrun.")
+    if not torchrun.is_alone():
+        raise expected("one process", f"{torchrun.workers()} workers", "Start it without torchrun.")
 
 
 def check_format(as_json: bool, as_csv: bool) -> None:
-    """Refuse two formats at once, and answers that nobody could read."""
+    """Refuse two formats at once, and to print where standard output is closed."""
     if as_json and as_csv:
         raise expected("one of --json and --csv", "both")
     if sys.stdout is None:

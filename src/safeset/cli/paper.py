@@ -37,7 +37,8 @@ def reproduce(
     device: Device = None,
 ) -> None:
     """Train and evaluate the paper's table again, as far as it is missing, and print both."""
-    from safeset.paper import reproduce as job
+    from safeset.paper.analyse import analyse
+    from safeset.paper.reproduce import reproduce as train_rows
     from safeset.paper.table import PAPER
     from safeset.system.memory import keep_freed_memory
 
@@ -49,7 +50,7 @@ def reproduce(
     check_folder(beside, "analyses")
     watch = console.TrainingWatch()
     try:
-        records = job.reproduce(
+        records = train_rows(
             named,
             seeds=seeds,
             out=out,
@@ -62,7 +63,7 @@ def reproduce(
     finally:
         watch.end()
     _show_table(records)
-    _show_shares(job.analyse(named, seeds=seeds, results=out, out=beside, runs=runs, device=device, watch=watch))
+    _show_shares(analyse(named, seeds=seeds, results=out, out=beside, runs=runs, device=device, watch=watch))
     console.out.print("\nWhat differs from the paper, and why: docs/paper.md", style="dim")
 
 
@@ -71,7 +72,7 @@ def _show_table(records: Sequence[Mapping[str, Any]]) -> None:
 
     splits = " and ".join(sorted({f"{each['split']} data" for each in records}))
     title = f"{splits}; proved bounds, but for the last column: uniform by the power method, which proves nothing"
-    console.table(title, HEADER, table_lines(records), texts=2)
+    console.print_table(title, HEADER, table_lines(records), texts=2)
 
 
 def _show_shares(analyses: Sequence[Mapping[str, Any]]) -> None:
@@ -79,7 +80,9 @@ def _show_shares(analyses: Sequence[Mapping[str, Any]]) -> None:
 
     if analyses:
         console.out.print()
-        console.table("the analyses of the text", ["data", "share", *HEADER[2:-1]], share_lines(analyses), texts=2)
+        console.print_table(
+            "the analyses of the text", ["data", "share", *HEADER[2:-1]], share_lines(analyses), texts=2
+        )
 
 
 def figures(

@@ -63,7 +63,7 @@ def suggest(
         progress=console.progress,
     )
     if as_json:
-        console.line(json_text(found.record()))
+        console.print_line(json_text(found.record()))
     else:
         _show(found)
     if target is not None and drawn:
@@ -85,7 +85,7 @@ def _show(found: "Suggestion") -> None:
         f"{found.on}: {len(found.labels):,}, top-1 accuracy {rows[0]['top1']:.3f}, trained for {short(found.own)} at "
         f"ε = {shown_epsilon(found.epsilon)}; {found.method}, proved bounds, ε in {found.units}"
     )
-    console.table(title, ["guarantee", "ε", *COLUMNS], body, texts=1)
+    console.print_table(title, ["guarantee", "ε", *COLUMNS], body, texts=1)
     console.out.print(LEGEND, style="dim")
     for sentence in found.sentences:
         console.out.print(f"\n{sentence}")

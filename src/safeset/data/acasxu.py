@@ -27,8 +27,8 @@ class NnetNetwork:
     mean: Tensor
     spread: Tensor
 
-    def scaled(self, x: Tensor) -> Tensor:
-        """(x − mean) / range: what the network is fed with."""
+    def scale(self, x: Tensor) -> Tensor:
+        """(x − mean) / range: the network's own input."""
         return (x - self.mean) / self.spread
 
     def costs(self, scaled: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def parse_nnet(text: str) -> NnetNetwork:
     sizes = list(map(int, numbers(layers + 1, "sizes of layers")))
     if sizes[0] != inputs or sizes[-1] != outputs or not all(0 < size <= 10**6 for size in sizes):
         raise expected(f"sizes of layers from {inputs} to {outputs} in a .nnet file", sizes)
-    next(rows, "")  # a flag that nobody uses
+    next(rows, "")  # a flag that has no use
     low, high = table(1, inputs, "least inputs")[0], table(1, inputs, "largest inputs")[0]
     mean, spread = table(1, inputs, "means")[0], table(1, inputs, "ranges")[0]
     if not bool(((spread > 0) & (low <= high)).all()):
@@ -94,7 +94,7 @@ def acasxu(network: str = "1_1", points: int = 100_000, seed: int = 0) -> Datase
 
     def draw(count: int) -> Split:
         share = torch.rand(count, len(teacher.low), generator=generator, dtype=torch.float64)
-        scaled = teacher.scaled(teacher.low + share * (teacher.high - teacher.low)).float()
+        scaled = teacher.scale(teacher.low + share * (teacher.high - teacher.low)).float()
         return Split(scaled, teacher.costs(scaled.double()).argmin(dim=1))
 
     units = "inputs scaled by the network's own means and ranges"

@@ -80,7 +80,7 @@ def _looks_like_data(header: list[str], rows: list[Row]) -> bool:
 
 
 def is_index(header: list[str], rows: list[Row]) -> bool:
-    """Whether the first column only numbers the rows: without a name, and with whole numbers that all differ."""
+    """Whether the first column only numbers the rows: without a name, and with integers that all differ."""
     if not header or header[0] not in UNNAMED:
         return False
     cells = [row[0].strip() for _, row in rows if row]
@@ -125,10 +125,10 @@ def texts_of(rows: list[Row], header: list[str], columns: Sequence[str], what: s
     return found
 
 
-def encoded(columns: Iterable[str], one_hot: OneHot) -> list[str]:
+def input_names(columns: Iterable[str], one_hot: OneHot) -> list[str]:
     """The names of the inputs that columns become: ``city=Rome`` for a text of one that is encoded.
 
-    >>> encoded(["height", "city"], {"city": ("Bern", "Rome")})
+    >>> input_names(["height", "city"], {"city": ("Bern", "Rome")})
     ['height', 'city=Bern', 'city=Rome']
     """
     each = ([f"{name}={text}" for text in one_hot[name]] if name in one_hot else [name] for name in columns)
@@ -177,7 +177,7 @@ def number_in(cell: str) -> float | None:
     (0.001, None, None)
     """
     try:
-        value = float(cell) if "_" not in cell else math.nan  # which Python would read over
+        value = float(cell) if "_" not in cell else math.nan  # Python would ignore the underscore
     except ValueError:
         return None
     return value if math.isfinite(value) else None

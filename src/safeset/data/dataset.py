@@ -44,7 +44,7 @@ class Split:
 
     def held_out(self, share: float) -> tuple["Split", "Split"]:
         """The rest, and a share of each class that is always the same."""
-        rest, held = stratified(self.y, share, seed=0)
+        rest, held = stratify(self.y, share, seed=0)
         return self[rest], self[held]
 
     def digest(self) -> str:
@@ -141,10 +141,10 @@ class Dataset:
         return replace(self, name=f"{self.name} (validation)", train=rest, test=held, names=None)
 
 
-def stratified(labels: Tensor, share: float, *, seed: int) -> tuple[Tensor, Tensor]:
+def stratify(labels: Tensor, share: float, *, seed: int) -> tuple[Tensor, Tensor]:
     """Places of the points that stay, and of a share of each class that is held out; both in rising order.
 
-    >>> stay, held = stratified(torch.tensor([0, 0, 0, 1, 1, 1]), 1 / 3, seed=0)
+    >>> stay, held = stratify(torch.tensor([0, 0, 0, 1, 1, 1]), 1 / 3, seed=0)
     >>> len(stay), len(held)
     (4, 2)
     """

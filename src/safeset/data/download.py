@@ -1,4 +1,4 @@
-"""Official archives: fetched with resume, held to the publisher's checksum, unpacked whole or not at all."""
+"""Official archives: downloaded with resume, compared with the publisher's checksum, unpacked whole or not at all."""
 
 import fcntl
 import hashlib
@@ -45,20 +45,20 @@ def get(
     progress: Progress | None = None,
     archives: Mapping[str, Archive] = ARCHIVES,
 ) -> Path:
-    """Download and unpack a data set, unless it is there already; what an earlier try left is taken up again.
+    """Download and unpack a data set, unless it is there already; what an earlier try has left is continued.
 
     Args:
         name: one of ``archives``.
         folder: where to put it; by default where safeset looks for data.
         progress: called now and then with the bytes that are there and the bytes of the whole file.
-        archives: what can be had.
+        archives: what can be downloaded.
 
     Returns:
         The unpacked folder.
 
     Raises:
         ArgumentError: for a name that is unknown, or that needs no download.
-        DataNotFoundError: if it cannot be had from its server, saying how to put it there by hand.
+        DataNotFoundError: if its server does not give it, saying how to put it there by hand.
         SafesetError: if another process is getting it, or if the file is not the publisher's; that file is deleted.
         OSError: if it cannot be written; the unpacked folder is not there then, and what was downloaded is kept.
     """
@@ -69,7 +69,7 @@ def get(
     if target.is_dir():
         return target
     place.mkdir(parents=True, exist_ok=True)
-    with _locked(place / f".{name}.lock", name):
+    with _lock(place / f".{name}.lock", name):
         if not target.is_dir():  # another process may just have finished it
             _download(archive, part, target, progress or (lambda done, total: None))
             _verify(archive, part)
@@ -96,15 +96,14 @@ def check_name(name: str, place: Path, archives: Mapping[str, Archive] = ARCHIVE
 
 
 @contextmanager
-def _locked(path: Path, name: str) -> Iterator[None]:
+def _lock(path: Path, name: str) -> Iterator[None]:
     """Be the only process that gets a data set; the lock goes with the process, so the file may stay."""
     with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SafesetError(
-                f"Expected to be the only process that gets {name} into {path.parent}, but got there second: another "
-                "one is at it. Wait until it is done, then try again."
+                f"Another process is downloading {name} into {path.parent}. Wait until it is done, then try again."
             ) from None
         yield
 
@@ -118,14 +117,14 @@ def _download(archive: Archive, part: Path, target: Path, progress: Progress) ->
             return _fetch_rest(archive, part, target, progress)
         except _DroppedError as error:
             dropped = error
-    got = f"the connection was dropped {TRIES} times ({dropped}); what came is kept, and the next try goes on with it"
+    got = f"the connection was dropped {TRIES} times ({dropped}); what was received is kept for the next try"
     raise _by_hand(archive, target, got)
 
 
 def _fetch_rest(archive: Archive, part: Path, target: Path, progress: Progress) -> None:
     """Fetch what is missing of the file over one connection.
 
-    Errors of the network are `_DroppedError`, so that those of the disk are never taken for them.
+    Errors of the network are `_DroppedError`, so that errors of the disk are never mistaken for them.
     """
     done = part.stat().st_size if part.exists() else 0
     progress(done, archive.size)
@@ -164,12 +163,12 @@ def _answer(archive: Archive, part: Path, done: int, target: Path) -> HTTPRespon
 
 
 def _start(response: HTTPResponse, archive: Archive, done: int) -> int:
-    """The byte of the file that an answer begins with: 0 if the server cares for no range."""
+    """The byte of the file that an answer begins with: 0 if the server ignores ranges."""
     start, total = 0, response.length
     if response.status == PARTIAL:
         found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         if not found or int(found[1]) > done:
-            raise _DroppedError(f"the server did not go on from byte {done:,}")
+            raise _DroppedError(f"the server did not continue from byte {done:,}")
         start, total = int(found[1]), None if found[2] == "*" else int(found[2])
     if total not in (None, archive.size):
         raise SafesetError(
@@ -207,7 +206,7 @@ def _verify(archive: Archive, part: Path) -> None:
 def _unpack(archive: Archive, part: Path, target: Path) -> None:
     """Unpack beside the target and rename at the end, so that a half-unpacked folder never has the target's name."""
     temporary = target.with_name(f".{target.name}.unpacking")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
     temporary.mkdir()
     try:
         _extract(archive, part, temporary)
@@ -240,6 +239,6 @@ def _extract(archive: Archive, part: Path, into: Path) -> None:
 
 
 def _check_member(name: str, *, special: bool) -> None:
-    path = PureWindowsPath(name)  # knows all that the other systems call absolute or a separator, too
+    path = PureWindowsPath(name)  # Windows' rules cover every system's absolute paths and separators
     if special or path.anchor or ".." in path.parts:
         raise ValueError(f"{name!r} in it, {'no plain file' if special else 'which is outside'}")

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, stratified
+from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, stratify
 from safeset.data.decoding import BACKGROUND, SUFFIXES, Decoded, colour, read_image, size_of
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected, first_few, some_of
 from safeset.system.files import read_tensors, write_tensors
 
 MOST_BYTES = 2**30  # of one file
 LARGEST_OWN_SIZE = 64
-LARGEST_ENLARGEMENT = 3  # beyond it the network sees mostly what the enlargement made up
+LARGEST_ENLARGEMENT = 3  # beyond it most pixels are interpolated
 FILES_AT_ONCE = 64  # that a thread hashes
 VERSION = 4  # of the cache
 HELD_OUT = ("test", "val", "valid", "validation")
@@ -80,9 +80,9 @@ def read_folder(
     else:
         whole, classes = decode_folder(path, size, background, skip_bad=skip_bad, progress=progress)
         parts = [whole]
-        rest, held_out = stratified(whole.split.y, TEST_SHARE, seed=0)
+        rest, held_out = stratify(whole.split.y, TEST_SHARE, seed=0)
         splits = (whole.split[rest], whole.split[held_out])
-        names = (_chosen(whole.names, rest), _chosen(whole.names, held_out))
+        names = (_pick(whole.names, rest), _pick(whole.names, held_out))
     notes = tuple(_notes(parts, background))
     return Dataset(path.name, *splits, classes, PIXELS, names=names, notes=notes)
 
@@ -91,7 +91,7 @@ def _below(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{part}/{name}" for name in names)
 
 
-def _chosen(names: tuple[str, ...], places: Tensor) -> tuple[str, ...]:
+def _pick(names: tuple[str, ...], places: Tensor) -> tuple[str, ...]:
     return tuple(names[place] for place in places.tolist())
 
 
@@ -157,8 +157,8 @@ def decode_files(
         raise expected(f"images ({', '.join(sorted(SUFFIXES))}) in the class folders of {path}", "none")
     hashes = _hashes([file for file, _ in files])
     listing = [(label, one) for (_, label), one in zip(files, hashes, strict=True)]
-    stated = [VERSION, listing, size, colour(background or BACKGROUND), skip_bad]
-    key = hashlib.sha256(json.dumps(stated).encode()).hexdigest()
+    key_parts = [VERSION, listing, size, colour(background or BACKGROUND), skip_bad]
+    key = hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()
     cache = cache_folder() / f"{path.name}-{key[:32]}.safetensors"
     found = _load(cache, key)
     if found is None:
@@ -202,35 +202,18 @@ def _decode(
     progress: Progress | None,
 ) -> Found:
     """The images, and what is wrong with those that were left out."""
-    if size is None:  # their own, if one fits all
-        shapes = {size_of(file) for file, _ in files} - {(0, 0)}
-        size = LARGEST_OWN_SIZE
-        if len(shapes) == 1:
-            width, height = next(iter(shapes))
-            size = width if width == height and 0 < width <= LARGEST_OWN_SIZE else LARGEST_OWN_SIZE
-
-    def one(file: Path, known: str) -> Decoded | str:
-        try:
-            with file.open("rb") as source:
-                content = source.read(MOST_BYTES + 1)
-            if len(content) > MOST_BYTES:
-                return f"a file of more than {MOST_BYTES:,} bytes"
-            # What is decoded is what was hashed: the cache would keep a file that changed in between under a wrong key.
-            if hashlib.blake2b(content, digest_size=32).hexdigest() != known:
-                return "it changed while it was read"
-            return read_image(io.BytesIO(content), size, background=background)
-        except (ValueError, OSError) as error:
-            return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-    # Here and not in the threads, which share the filters: what a decoder grumbles about is not for the user.
+    side = _common_side([file for file, _ in files]) if size is None else size
+    # Warnings are switched off here and not in the threads, which share the filters; users cannot act on a decoder's.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(os.cpu_count()) as pool:
-        results: Iterable[Decoded | str] = pool.map(one, [file for file, _ in files], hashes)
+        results: Iterable[Decoded | str] = pool.map(
+            lambda file, digest: _decode_one(file, digest, side, background), [file for file, _ in files], hashes
+        )
         found = list(progress(results, len(files)) if progress else results)
     bad = [(place, each) for place, each in enumerate(found) if isinstance(each, str)]
     if bad and not skip_bad:
-        told = first_few([f"{files[place][0]}: {reason}" for place, reason in bad])
+        reasons = first_few([f"{files[place][0]}: {reason}" for place, reason in bad])
         raise BadFilesError(
-            f"Expected images, but got {counted(len(bad), 'bad file')}: {told}. Use --skip-bad to leave them out."
+            f"Expected images, but got {counted(len(bad), 'bad file')}: {reasons}. Use --skip-bad to leave them out."
         )
     good = [(place, each) for place, each in enumerate(found) if not isinstance(each, str)]
     if not good:
@@ -244,6 +227,31 @@ def _decode(
         "transparent": torch.tensor([each.transparent for _, each in good]),
     }
     return tensors, bad
+
+
+def _common_side(files: list[Path]) -> int:
+    """The side of small squares that all images are, else the usual one."""
+    shapes = {size_of(file) for file in files} - {(0, 0)}
+    if len(shapes) == 1:
+        width, height = next(iter(shapes))
+        if width == height and 0 < width <= LARGEST_OWN_SIZE:
+            return width
+    return LARGEST_OWN_SIZE
+
+
+def _decode_one(file: Path, digest: str, side: int, background: str | None) -> Decoded | str:
+    """An image, or what is wrong with its file."""
+    try:
+        with file.open("rb") as source:
+            content = source.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            return f"a file of more than {MOST_BYTES:,} bytes"
+        # What is decoded is what was hashed: the cache would keep a file that changed in between under a wrong key.
+        if hashlib.blake2b(content, digest_size=32).hexdigest() != digest:
+            return "it changed while it was read"
+        return read_image(io.BytesIO(content), side, background=background)
+    except (ValueError, OSError) as error:
+        return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def cache_folder() -> Path:

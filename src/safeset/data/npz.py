@@ -20,7 +20,7 @@ NAMES = {  # what the arrays are called elsewhere, the best name first
     "x_test": ("test_images",),
     "y_test": ("test_labels",),
 }
-LARGEST_WHOLE = 2**53  # of the whole numbers that float64 holds without a gap
+LARGEST_WHOLE = 2**53  # float64 holds every integer up to here
 
 
 def read_npz(path: Path, *, units: str | None = None, background: str | None = None) -> Dataset:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from safeset.data.arrays import read_arrays
-from safeset.data.columns import OneHot, encoded, numbers_of, parse_table, scaled
+from safeset.data.columns import OneHot, input_names, numbers_of, parse_table, scaled
 from safeset.data.dataset import PIXELS
 from safeset.data.decoding import BACKGROUND, SUFFIXES, read_image
 from safeset.data.npz import NAMES, channels_first, is_exact
@@ -24,7 +24,7 @@ IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM
 
 
 class Point(NamedTuple):
-    """One input with the name it is told by; or, instead of the input, what is wrong with it.
+    """One input and its name; or, instead of the input, what is wrong with it.
 
     Attributes:
         name: of the file, and of the row in it.
@@ -53,7 +53,7 @@ def read_points(
     stdin: BinaryIO | None,
     chosen: Callable[[int], bool] = lambda place: True,
 ) -> Iterator[Point]:
-    """The points of files, one after another; what is wrong with a file is told, and does not stop the others.
+    """The points of files, one after another; what is wrong with a file is reported, and does not stop the others.
 
     Args:
         sources: images, folders of images, ``.npz`` files with an array x, ``.csv`` files with a header; ``-`` is
@@ -138,7 +138,7 @@ def _for_images(form: _Form, name: str) -> _Form:
 def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
     channels, height, width = form.shape
     try:
-        with warnings.catch_warnings(action="ignore"):  # what a decoder grumbles about is not for the user
+        with warnings.catch_warnings(action="ignore"):  # users cannot act on a decoder's warnings
             found = read_image(source, (height, width), channels=channels, background=form.background)
     except (ValueError, OSError) as error:
         return Point(name, None, _reason(error))
@@ -149,7 +149,7 @@ def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
 def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False) -> Iterator[Read]:
     """Rows of a table, in its order; columns beyond those of the training are not looked at."""
     header, rows = parse_table(lines, source, tabs=tabs)
-    inputs, texts = list(form.ranges or {}), set(encoded(form.one_hot, form.one_hot))
+    inputs, texts = list(form.ranges or {}), set(input_names(form.one_hot, form.one_hot))
     columns = [*(name for name in inputs if name not in texts), *form.one_hot]
     missing = [name for name in columns if name not in header]
     if missing:

@@ -25,7 +25,7 @@ def find_oddities(data: Dataset) -> list[str]:
     image = len(data.input_shape) == 3
     what, found = "images" if image else "points", []
     train, test = data.train, data.test
-    names = data.names or (_numbered("training", train), _numbered("test", test))
+    names = data.names or (_point_names("training", train), _point_names("test", test))
     constant = [
         name
         for split, called in ((train, names[0]), (test, names[1]))
@@ -63,7 +63,7 @@ def find_oddities(data: Dataset) -> list[str]:
     return found
 
 
-def _numbered(part: str, split: Split) -> list[str]:
+def _point_names(part: str, split: Split) -> list[str]:
     return [f"{part} point {place}" for place in range(len(split))]
 
 

@@ -8,21 +8,23 @@ import torch
 
 from safeset.data.columns import (
     OneHot,
+    Row,
     check_no_texts,
-    encoded,
+    input_names,
     is_index,
     numbers_of,
     parse_table,
     scaled,
     texts_of,
 )
-from safeset.data.dataset import TEST_SHARE, Dataset, Split, stratified
+from safeset.data.dataset import TEST_SHARE, Dataset, Split, stratify
 from safeset.data.labels import as_labels
 from safeset.data.units import OWN
 from safeset.errors import DataWarning, counted, expected, first_few, nearest
 from safeset.inputs import SCALED
 
 LABELS = ("class", "label", "labels", "target", "y")  # what people call the column of labels
+UNCHANGED = (0.0, 1.0)  # the range that scales nothing
 LARGEST = float(torch.finfo(torch.float32).max)  # that training can compute with
 
 
@@ -53,52 +55,26 @@ def read_table(
     if len(header) < 2:
         raise expected(f"{path} to have a column of numbers and one of labels", counted(len(header), "column"))
     stated, notes = dict(ranges or {}), list[str]()
-    if label is None:
-        label = _label_column(header, {*stated, *drop, *one_hot})
-        named = [name for name in header if name.lower() in LABELS and name != label]
-        if named and label.lower() not in LABELS and not stated:
-            notes.append(f"The labels are taken from the last column, {label!r}. For another: --label {named[0]}")
-    if label not in header:
-        raise expected(f"a column of labels in {path}", repr(label), nearest(label, header))
-    unknown = next((name for name in drop if name not in header and not stated), None)
-    if unknown is not None:
-        raise expected(f"columns of {path} to leave out", repr(unknown), nearest(unknown, header))
-    columns = [name for name in header if name != label and name not in drop]
-    if columns[:1] == header[:1] and header[0] not in stated and is_index(header, rows):
-        columns = columns[1:]
-        notes.append("The first column has no name and only numbers the rows: it was left out.")
+    label = _choose_label(label, header, {*stated, *drop, *one_hot}, notes, quiet=bool(stated), path=path)
+    columns = _choose_columns(header, rows, label, drop, stated, notes, path)
     texts = dict(one_hot) if isinstance(one_hot, Mapping) else texts_of(rows, header, one_hot, str(path))
-    inputs = encoded(columns, texts)
-    for name in stated:
-        if name not in inputs:
-            raise expected(f"ranges for columns of {path}", repr(name), nearest(name, inputs))
-    # In the order of the ranges: a run's own are those of its network's inputs, whatever the order in another file.
-    inputs = [*stated, *(name for name in inputs if name not in stated)]
-    if not inputs or len(set(inputs)) < len(inputs):
-        raise expected(f"columns of different names in {path}", "none" if not inputs else "the name of an encoded text")
+    inputs = _order_inputs(input_names(columns, texts), stated, path)
     check_no_texts(rows, header, [name for name in columns if name not in texts], str(path))
-    numbers, labels, lines = numbers_of(rows, header, inputs, label, texts)
-    bad = list(lines.values())
-    if bad and not skip_bad:
-        got = f"{len(bad)} bad: {first_few(bad)}"
-        remedy = "Use --skip-bad to leave them out; --label names the column of labels."
-        raise expected(f"numbers in every row of {path}", got, remedy)
-    if bad:
-        warnings.warn(f"{counted(len(bad), 'row')} of {path} left out: {first_few(bad)}.", DataWarning, stacklevel=2)
-    if not numbers:
-        raise expected(f"rows of numbers in {path}", "none")
+    numbers, labels, bad = numbers_of(rows, header, inputs, label, texts)
+    _check_rows(numbers, list(bad.values()), skip_bad, path)
     names, y = as_labels(labels, None)
     x = torch.tensor(numbers, dtype=torch.float64)
-    stay, held = stratified(y, TEST_SHARE, seed=0)
-    own = zip(x[stay].amin(dim=0).tolist(), x[stay].amax(dim=0).tolist(), strict=True)
-    chosen = {name: _pair(stated.get(name, pair)) for name, pair in zip(inputs, own, strict=True)}
+    stay, held = stratify(y, TEST_SHARE, seed=0)
     if units is not None:
-        chosen = dict.fromkeys(inputs, (0.0, 1.0))  # which changes nothing
-    chosen |= {name: (0.0, 1.0) for name in encoded(texts, texts) if name not in stated}
+        chosen = dict.fromkeys(inputs, UNCHANGED)
+    else:
+        own = zip(x[stay].amin(dim=0).tolist(), x[stay].amax(dim=0).tolist(), strict=True)
+        chosen = {name: _pair(stated.get(name, pair)) for name, pair in zip(inputs, own, strict=True)}
+    chosen |= {name: UNCHANGED for name in input_names(texts, texts) if name not in stated}
     points = scaled(x, chosen)
     if not bool((points.abs() <= LARGEST).all()):
         raise expected(f"numbers of {path} that fit into float32", "numbers too large for it", "Scale them.")
-    good = [f"line {line}" for line, _ in rows if line not in lines]
+    good = [f"line {line}" for line, _ in rows if line not in bad]
     return Dataset(
         path.stem,
         Split(points[stay], y[stay]),
@@ -112,10 +88,66 @@ def read_table(
     )
 
 
+def _choose_label(
+    label: str | None, header: list[str], others: set[str], notes: list[str], *, quiet: bool, path: Path
+) -> str:
+    """The column of labels; a note where another one is called so, unless ``quiet``."""
+    if label is None:
+        label = _label_column(header, others)
+        named = [name for name in header if name.lower() in LABELS and name != label]
+        if named and label.lower() not in LABELS and not quiet:
+            notes.append(f"The labels are taken from the last column, {label!r}. For another: --label {named[0]}")
+    if label not in header:
+        raise expected(f"a column of labels in {path}", repr(label), nearest(label, header))
+    return label
+
+
 def _label_column(header: list[str], known: set[str]) -> str:
     """The last column; or, where that is an input of a run, the one column that is none."""
     others = [name for name in header if name not in known]
     return others[0] if header[-1] in known and len(others) == 1 else header[-1]
+
+
+def _choose_columns(
+    header: list[str],
+    rows: list[Row],
+    label: str,
+    drop: Sequence[str],
+    stated: Mapping[str, tuple[float, ...]],
+    notes: list[str],
+    path: Path,
+) -> list[str]:
+    """The columns of inputs: all but the label, those that are dropped, and a first one that only numbers the rows."""
+    unknown = next((name for name in drop if name not in header and not stated), None)
+    if unknown is not None:
+        raise expected(f"columns of {path} to leave out", repr(unknown), nearest(unknown, header))
+    columns = [name for name in header if name != label and name not in drop]
+    if columns[:1] == header[:1] and header[0] not in stated and is_index(header, rows):
+        notes.append("The first column has no name and only numbers the rows: it was left out.")
+        return columns[1:]
+    return columns
+
+
+def _order_inputs(inputs: list[str], stated: Mapping[str, tuple[float, ...]], path: Path) -> list[str]:
+    """The inputs in the order of the ranges: a run's own are those of its network, whatever the order in this file."""
+    for name in stated:
+        if name not in inputs:
+            raise expected(f"ranges for columns of {path}", repr(name), nearest(name, inputs))
+    if not inputs or len(set(inputs)) < len(inputs):
+        raise expected(f"columns of different names in {path}", "none" if not inputs else "the name of an encoded text")
+    return [*stated, *(name for name in inputs if name not in stated)]
+
+
+def _check_rows(numbers: list[list[float]], bad: list[str], skip_bad: bool, path: Path) -> None:
+    """Complain about bad rows, or warn of those that are left out."""
+    if bad and not skip_bad:
+        got = f"{len(bad)} bad: {first_few(bad)}"
+        remedy = "Use --skip-bad to leave them out; --label names the column of labels."
+        raise expected(f"numbers in every row of {path}", got, remedy)
+    if bad:
+        warnings.warn(f"{counted(len(bad), 'row')} of {path} left out: {first_few(bad)}.", DataWarning, stacklevel=3)
+    if not numbers:
+        raise expected(f"rows of numbers in {path}", "none")
 
 
 def _pair(ends: tuple[float, ...]) -> tuple[float, float]:

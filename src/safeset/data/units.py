@@ -1,4 +1,4 @@
-"""What the numbers of inputs are: pixels in [0, 1], scaled columns, or own units; and whether others fit them."""
+"""The units of inputs: pixels in [0, 1], scaled columns, or a user's own; and whether other data has the same."""
 
 import warnings
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def image_units(low: float, high: float, what: str) -> str:
     """The units of images of other numbers than bytes, by their range.
 
     Raises:
-        ArgumentError: if they are neither pixels in [0, 1] nor near them: ε would be in units that nobody expects.
+        ArgumentError: if they are neither pixels in [0, 1] nor near them: ε would be in unexpected units.
     """
     if low >= 0 and high <= 1:
         return PIXELS
@@ -72,7 +72,7 @@ def kind(units: str) -> str:
 def are_pixels(x: np.ndarray, seen: tuple[float, ...]) -> bool:
     """Whether images (n, …) can only be pixels in [0, 1], where the numbers of training had a far larger range.
 
-    Images of whole numbers may be dark, or of two colours.
+    Images of integers may be dark, or of two colours.
 
     >>> dark, small = np.zeros((1, 1, 2, 2)), np.full((1, 1, 2, 2), 0.25)
     >>> are_pixels(small, (0, 255)), are_pixels(dark, (0, 255)), are_pixels(small, (0, 2))

@@ -94,11 +94,11 @@ def _images(data: Dataset) -> bytes:
         classes.draw(sheet, row, left, top, (TRAIN, TEST))
         for across, image in enumerate(data.train.x[(data.train.y == row).nonzero()[:each, 0]]):
             start = left + classes.name + across * (side + GAP)
-            sheet.image(start, top + (classes.heights[row] - side) / 2, side, _shown(image, low, high))
+            sheet.image(start, top + (classes.heights[row] - side) / 2, side, _as_bytes(image, low, high))
     return sheet.png()
 
 
-def _shown(image: Tensor, low: float, high: float) -> np.ndarray:
+def _as_bytes(image: Tensor, low: float, high: float) -> np.ndarray:
     """An image (height, width, 3) of bytes; numbers beyond [0, 1] are shown from the least to the largest."""
     if image.dtype != torch.uint8:
         low, high = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from safeset.drawing.sheet import BODY, DOTS, FAINT, INK, LINE, MARGIN, SMALL, WIDTH, Sheet, wrapped
+from safeset.drawing.sheet import BODY, DOTS, FAINT, INK, LINE, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
 
 SIDE = 192 / DOTS  # inches; so many dots are whole pixels of images of 32 × 32 and of 64 × 64
 STEP = 0.19  # inches from a name to the next
@@ -47,9 +47,9 @@ class Block:
     samples: Sequence[Sample]
 
 
-def painted(blocks: Sequence[Block], *, columns: int, caption: str) -> bytes:
+def paint(blocks: Sequence[Block], *, columns: int, caption: str) -> bytes:
     """A page of blocks with so many images in a row, and a caption at its foot, as a PNG file."""
-    lines = wrapped(caption)
+    lines = wrap_caption(caption)
     rows = [
         (block, [block.samples[place : place + columns] for place in range(0, max(1, len(block.samples)), columns)])
         for block in blocks

@@ -103,7 +103,7 @@ def check_matplotlib() -> None:
         raise SafesetError(f"Expected matplotlib, which draws the figures, but got none. {remedy}") from None
 
 
-def wrapped(text: str) -> list[str]:
+def wrap_caption(text: str) -> list[str]:
     """The lines of a small text across the page; numbers stay with their names."""
     return wrap(re.sub(r"(ε|=|seed) (?=[=\d])", "\\1\xa0", text), 112)
 

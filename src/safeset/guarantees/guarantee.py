@@ -17,7 +17,6 @@ the eligible k of a ranking, and for the text.
 """
 
 import json
-import operator
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ from torch import Tensor
 from safeset.errors import expected
 from safeset.guarantees import affinity
 from safeset.guarantees.affinity import Class
-from safeset.inputs import check_names
+from safeset.inputs import as_count, check_names
 from safeset.numerics.strict import uncompiled
 from safeset.system.untrusted import parse_json
 
@@ -78,7 +77,7 @@ class Guarantee(ABC):
         self.largest_k(classes)
 
     def bind(self, class_names: Sequence[str]) -> Self:
-        """The same guarantee about the classes of a data set: names become indices, strangers are an error."""
+        """The same guarantee about the classes of a data set: names become indices, unknown names are an error."""
         self.largest_k(len(check_names(class_names)))
         return self
 
@@ -110,7 +109,10 @@ class _UpTo(Guarantee):
     k: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "k", _count(self.k))
+        count = as_count(self.k)
+        if count is None:
+            raise expected("`k` to be an integer ≥ 1", repr(self.k))
+        object.__setattr__(self, "k", count)
 
     def largest_k(self, classes: int) -> int:
         """The number k."""
@@ -233,13 +235,13 @@ class Affinity(Guarantee):
     def bind(self, class_names: Sequence[str]) -> "Affinity":
         """The same sets as indices into ``class_names``, ``everyone_with`` worked in."""
         names = check_names(class_names)
-        *sets, together = affinity.bound([*self.sets, self.everyone_with], names)
-        full = affinity.resolved(sets, together, len(names))
+        *sets, together = affinity.as_indices([*self.sets, self.everyone_with], names)
+        full = affinity.complete(sets, together, len(names))
         return Affinity(full) if together else Affinity(sets)
 
     def baseline(self, counts: Sequence[int]) -> int:
         """The labels in the most frequent of the sets."""
-        sets = affinity.resolved(self.sets, self.everyone_with, len(counts))
+        sets = affinity.complete(self.sets, self.everyone_with, len(counts))
         return max(sum(counts[member] for member in one) for one in sets)
 
     def largest_k(self, classes: int) -> int:
@@ -264,7 +266,7 @@ class Affinity(Guarantee):
     @uncompiled
     def prepare(self, classes: int, device: torch.device | str) -> None:
         """Make the (classes, words) table in which bit s of row c says whether class c is in set s."""
-        sets = affinity.resolved(self.sets, self.everyone_with, classes)
+        sets = affinity.complete(self.sets, self.everyone_with, classes)
         bits = np.zeros((classes, -(-len(sets) // 64)), dtype=np.uint64)
         for place, one in enumerate(sets):
             bits[list(one), place // 64] |= np.uint64(1 << (place % 64))
@@ -330,16 +332,6 @@ def as_guarantee(guarantee: Guarantee | str) -> Guarantee:
     raise expected(
         "`guarantee` to be Standard(), TopK(k), RelaxedTopK(k), Affinity(sets) or a text such as 'rt3'", repr(guarantee)
     )
-
-
-def _count(k: object) -> int:
-    try:
-        number = operator.index(k)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if isinstance(k, bool) or number < 1:
-        raise expected("`k` to be an integer ≥ 1", repr(k))
-    return number
 
 
 def _below(k: int, classes: int) -> int:

@@ -10,7 +10,7 @@ def side_by_side(*functions: Callable[[], Any]) -> list[Any]:
     """What functions return that do not need one another's results.
 
     While a CUDA graph is captured they become branches of it that run at once, and so do their gradients: many small
-    kernels then wait for nobody. Elsewhere they are called one after another.
+    kernels then do not wait for each other. Elsewhere they are called one after another.
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return [function() for function in functions]

@@ -1,4 +1,4 @@
-"""Texts that anybody may have written: TOML and JSON as plain values that are safe to handle, or named as a mistake."""
+"""TOML and JSON from untrusted files, as plain values that are safe to handle, or an error that names the mistake."""
 
 import json
 import re
@@ -56,17 +56,26 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
     """
     pieces = re.split(r"[,=\[\]{}\n]", _QUOTED.sub("''", text))
     parts = 1 + max(piece.count(".") for piece in pieces)
-    if parts > DEEPEST:  # told here, because tomllib takes a time that grows with their square
+    if parts > DEEPEST:  # refused here, because tomllib's time grows with their square
         raise expected(f"{what} to be TOML with keys of at most {DEEPEST} parts", parts)
-    return _parsed(tomllib.loads, text, f"{what} to be TOML")  # type: ignore[no-any-return]
+    return _parse(tomllib.loads, text, f"{what} to be TOML")  # type: ignore[no-any-return]
 
 
 def parse_json(text: str, what: str) -> Any:
     """The values of a JSON text; ``what`` names it in errors."""
-    return _parsed(json.loads, text, f"{what} to be JSON")
+    return _parse(json.loads, text, f"{what} to be JSON")
 
 
-def _parsed(parser: Callable[[str], Any], text: str, wanted: str) -> Any:
+def read_json(path: Path) -> Any:
+    """The values of a JSON file.
+
+    Raises:
+        ArgumentError: if it cannot be read, or is something else.
+    """
+    return parse_json(read_text(path), str(path))
+
+
+def _parse(parser: Callable[[str], Any], text: str, wanted: str) -> Any:
     """The values, none of which is too deep or too long to be shown in a message."""
     try:
         found = parser(text)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from safeset.errors import SafesetError, expected
 from safeset.inputs import as_device
+from safeset.system import torchrun
 
 Value = TypeVar("Value")
 
@@ -101,11 +102,11 @@ class Workers:
             try:
                 outcome[0] = function()
             except (SafesetError, OSError) as error:
-                self._tell([None, str(error)])
+                self._send([None, str(error)])
                 raise
-        outcome = self._tell(outcome)
+        outcome = self._send(outcome)
         if outcome[1] is not None:
-            raise ToldError(outcome[1])
+            raise ReportedError(outcome[1])
         return outcome[0]  # type: ignore[no-any-return]
 
     @property
@@ -113,7 +114,7 @@ class Workers:
         """Where numbers lie that are exchanged: NCCL alone, as some programs choose it, knows only a GPU's."""
         return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
-    def _tell(self, outcome: list[Any]) -> list[Any]:
+    def _send(self, outcome: list[Any]) -> list[Any]:
         with _answers(self.count):
             dist.broadcast_object_list(outcome, src=0)
         return outcome
@@ -122,7 +123,7 @@ class Workers:
         """What a function returns, called by one worker of each machine first: the others find what it has cached."""
         if self.count == 1:
             return function()
-        leader = os.environ.get("LOCAL_RANK", "0") == "0"
+        leader = torchrun.local_rank() == "0"
         value = function() if leader else None
         self.everyones(None)
         return value if leader else function()  # type: ignore[return-value]
@@ -135,21 +136,21 @@ class Workers:
             raise expected(f"the same {what} on all {self.count} workers", f"another on worker {other[0]}")
 
 
-class ToldError(SafesetError):
-    """What the first worker tells the user."""
+class ReportedError(SafesetError):
+    """An error that the first worker reports to the user, so that the others stay silent."""
 
-    told = True
+    reported = True
 
 
 @contextmanager
-def joined(device: str | None = None) -> Iterator[Workers]:
+def join_workers(device: str | None = None) -> Iterator[Workers]:
     """Join the other workers, if torchrun started this process; each takes the GPU of its own place on the machine."""
-    if dist.is_initialized() or not all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
+    if dist.is_initialized() or not torchrun.is_started():
         yield Workers.here()
         return
     place = as_device(device)
     if place.type == "cuda":
-        local, here = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        local, here = int(torchrun.local_rank()), torch.cuda.device_count()
         if place.index is not None or local >= here:
             got = f"--device {place}" if place.index is not None else f"worker {local} of a machine with {here}"
             remedy = "Start as many workers on a machine as it has GPUs, or add --device cpu."
@@ -172,7 +173,7 @@ def starter() -> str:
 
 
 def attempt() -> int:
-    """How often torchrun has started this job anew, after a worker was lost."""
+    """How often torchrun has started this job again, after a worker was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
@@ -185,5 +186,5 @@ def _answers(count: int) -> Iterator[None]:
         reason = str(error).strip().partition("\n")[0][:200]
         raise LostWorkerError(
             f"Expected an answer from all {count} workers, but got none from one: it has ended, or cannot be reached "
-            f"({reason}). What a training has saved is kept: torchrun --max-restarts goes on, else add --resume."
+            f"({reason}). What a training has saved is kept: torchrun --max-restarts continues it, else add --resume."
         ) from None

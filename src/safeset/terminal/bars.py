@@ -13,7 +13,7 @@ SHORTEST, LONGEST = 8, 24  # cells of a bar; a fifth of the terminal between the
 class Bar:
     """A bar, with the time that is left and a text that is folded where it is long; shown until it is closed.
 
-    Several may be shown at once: whoever makes one need not know of the others.
+    Several may be shown at once: each is made without regard to the others.
     """
 
     _shared: ClassVar[Progress | None] = None  # the display of all the bars that are shown
@@ -24,7 +24,7 @@ class Bar:
         Args:
             console: the terminal; the first bar decides for those that are shown with it.
             what: the text.
-            total: the number at which all is done; None where nobody knows.
+            total: the number at which all is done; None where it is unknown.
             done: what of it is done already.
         """
         if Bar._shared is None:

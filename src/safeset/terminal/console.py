@@ -14,7 +14,8 @@ from unicodedata import category
 from rich.console import Console
 
 from safeset.errors import Advice
-from safeset.terminal.layout import folded, table_lines
+from safeset.system import torchrun
+from safeset.terminal.layout import fold, table_lines
 
 if TYPE_CHECKING:
     from safeset.terminal.bars import Bar
@@ -27,7 +28,7 @@ class _Plain(Console):
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; control characters in texts are escaped. What nobody can be told does not stop anything."""
+        """Print; control characters in texts are escaped. A closed standard error does not stop the command."""
         try:
             super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
         except OSError:
@@ -37,7 +38,7 @@ class _Plain(Console):
             discard(sys.stderr)
 
     def on_broken_pipe(self) -> None:
-        """Nobody listens any more: end as other programs do whose pipe is closed, unless it was only told aside."""
+        """End as other programs do whose output is closed; where only standard error is closed, go on."""
         self.quiet = True
         discard(sys.stderr if self.stderr else sys.stdout)
         if not self.stderr:
@@ -64,11 +65,11 @@ def visible(text: str) -> str:
 
 PIPE_CLOSED = 128 + signal.SIGPIPE
 TIMED_STEPS, TIMED_SECONDS = 20, 5.0  # after which the time of a training is estimated
-FIRST = os.environ.get("RANK", "0") == "0"  # torchrun numbers its workers
+FIRST = torchrun.rank() == "0"  # of several workers only the first shows anything
 out, err = _Plain(soft_wrap=True), _Plain(stderr=True, soft_wrap=True)
 
 
-def line(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line for another program, at once and as it is."""
     try:
         print(text, flush=True)
@@ -76,11 +77,11 @@ def line(text: str) -> None:
         out.on_broken_pipe()
 
 
-def table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
+def print_table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
     """Print a table; the first ``texts`` columns are texts, the others numbers. On a terminal it is made to fit."""
     width = out.width if sys.stdout and sys.stdout.isatty() else None
     if title:
-        out.print("\n".join(folded(title, width) if width else [title]), style="bold")
+        out.print("\n".join(fold(title, width) if width else [title]), style="bold")
     body = [[one_line(cell) for cell in row] for row in rows]
     for each in table_lines(header, body, width, texts=texts):
         out.print(each)
@@ -103,8 +104,8 @@ def progress(items: Iterable[Any], count: int, what: str = "") -> Iterator[Any]:
             shown.show(done)
 
 
-def waited(items: Iterator[Any], what: str) -> Iterator[Any]:
-    """The same items; on a terminal it is said, until the first one comes, what takes so long."""
+def show_wait(items: Iterator[Any], what: str) -> Iterator[Any]:
+    """The same items; on a terminal a bar says what is being done until the first one comes."""
     with bar(what):
         first = list(islice(items, 1))
     yield from first
@@ -145,11 +146,11 @@ class TrainingWatch:
     """Training on a terminal or in a notebook: a bar with the time left and the metrics; else a line for each epoch."""
 
     def __init__(self, *, typed: bool = False) -> None:
-        self.typed = typed  # whether the one who looks on types commands
+        self.typed = typed  # whether notes name commands instead of Python
         self.bar: Bar | NoBar | None = None
         self.steps, self.epochs, self.done = 1, 1, 0
         self.loss, self.tail, self.line, self.last = "", "", "", 0.0
-        self.timed: tuple[float, int] | None = None  # when the time of steps began to be taken, and after which step
+        self.timed: tuple[float, int] | None = None  # when the clock was started, and after which step
         self.estimated = False
 
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
@@ -177,7 +178,7 @@ class TrainingWatch:
             if loss is not None:
                 self.loss = f", loss {loss:.3f}"
             self.bar.show(self.done, what=f"{self._where()}{self.loss}{self.tail}")
-        if loss is not None and not self.estimated:  # only then a GPU has been waited for
+        if loss is not None and not self.estimated:  # A loss is known only after the GPU has finished the step.
             self._estimate(time.perf_counter())
 
     def _estimate(self, now: float) -> None:
@@ -195,12 +196,12 @@ class TrainingWatch:
 
     def epoch(self, record: dict[str, Any]) -> None:
         """Show the metrics: estimates, from the power method."""
-        told = (
+        metrics = (
             f"{record['on']} VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, "
             f"accuracy {record['accuracy']:.3f}, top-1 {record['top1']:.3f}"
         )
-        self.tail = f", {told}"
-        self.line = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}, {told}"
+        self.tail = f", {metrics}"
+        self.line = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}, {metrics}"
         if self.bar is None:
             now, left = time.perf_counter(), self.epochs - record["epoch"]
             if now - self.last >= 2 or left == 0 or record["epoch"] == 1:
@@ -210,7 +211,7 @@ class TrainingWatch:
 
     def note(self, text: str) -> None:
         """Print a note."""
-        err.print(_addressed(text) if self.typed else text, style="yellow")
+        err.print(_for_commands(text) if self.typed else text, style="yellow")
 
     def end(self) -> None:
         """Take the bar away; the metrics of the last epoch stay."""
@@ -238,7 +239,7 @@ def _span(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
-def warning(
+def print_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -250,26 +251,24 @@ def warning(
     if not FIRST:
         return
     own = category.__module__.startswith("safeset")
-    told = message.args[0] if isinstance(message, Warning) and message.args else message
-    err.print(
-        _addressed(str(message) if not isinstance(told, str) else told) if own else f"{category.__name__}: {message}",
-        style="yellow",
-    )
+    text: object = message.args[0] if isinstance(message, Warning) and message.args else message
+    shown = _for_commands(text if isinstance(text, str) else str(message))
+    err.print(shown if own else f"{category.__name__}: {message}", style="yellow")
 
 
-def _addressed(text: str) -> str:
-    """A text as it is said to somebody who types commands."""
+def _for_commands(text: str) -> str:
+    """The form of a text that names commands instead of Python."""
     return text.typed if isinstance(text, Advice) else text
 
 
-def notes(texts: Iterable[str]) -> None:
-    """Print what should be read besides the answers."""
+def print_notes(texts: Iterable[str]) -> None:
+    """Print notes after the answers."""
     for text in texts:
         err.print(f"\n{text}", style="yellow")
 
 
-def failure(text: str) -> None:
-    """Print why nothing came of it."""
+def print_failure(text: str) -> None:
+    """Print why a command failed."""
     err.print(f"error: {text}", style="red")
 
 

@@ -1,4 +1,4 @@
-"""The analyses of the paper's text: what its networks answer at the same points, held against one another.
+"""The shares that the paper's text speaks of: what its networks answer at the same points, compared with each other.
 
 Each takes the answers of one seed's networks, by the last part of their rows' names, and gives shares by method.
 """
@@ -26,11 +26,11 @@ ROWS = {
     "acasxu": ("targeted",),
 }
 MOST_PAIRS = 12
-MOST_CLASSES = 20  # that are told one by one
+MOST_CLASSES = 20  # that are reported one by one
 STRONG = "points that standard rejects, certified top-1 by RT5"
 
 
-def analysed(data: str, networks: Networks) -> dict[str, Any]:
+def analysis(data: str, networks: Networks) -> dict[str, Any]:
     """All analyses of a data set: shares by method, membership, and the classes that go together.
 
     Args:
