@@ -109,7 +109,7 @@ class Metrics:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Start counting again."""
         # The points, the numbers that `_rates` divides, then the verified ones at each of the epsilons.
         self._counts = torch.zeros(_COUNTS + len(self.epsilons), dtype=torch.int64)
 
@@ -248,12 +248,12 @@ def evaluate(
     return rows
 
 
-HARDLY = 0.02  # above the baseline
-NEAR = 0.95  # of the largest core that a guarantee allows
+HARDLY = 0.02  # VRA no further above the baseline hardly beats it
+NEAR = 0.95  # cores that fill so much of the largest allowed one say little
 
 
 def remarks(rows: Sequence[Mapping[str, Any]], guarantee: Guarantee, classes: int) -> list[str]:
-    """What a reader of an evaluation should know: answers that hardly beat a constant one, or hold all they may.
+    """Sentences for the reader of an evaluation whose answers hardly beat a constant one, or are as large as allowed.
 
     Args:
         rows: those of `evaluate`.

@@ -147,7 +147,7 @@ def test_the_real_cifar(real, monkeypatch):
 
 def test_a_nnet_file_is_parsed():
     network = parse_nnet(NNET)
-    assert network.scaled(torch.tensor([1.0, 1.0])).tolist() == [0.5, 0.25]
+    assert network.scale(torch.tensor([1.0, 1.0])).tolist() == [0.5, 0.25]
     assert network.costs(torch.tensor([[1.0, 2.0]], dtype=torch.float64)).tolist() == [[1.5, -2.5]]
 
 

@@ -1,4 +1,4 @@
-"""The application: every command by its name, and what becomes of a user's mistake."""
+"""The application: collects all commands, and turns a user's mistakes into messages."""
 
 import io
 import json
@@ -212,7 +212,7 @@ for _command in (evaluate, certify, suggest, audit, check, reproduce, figures, m
 
 
 def _worker() -> str:
-    """Which of several workers speaks."""
+    """The start of a message that says which of several workers it is from."""
     return "" if torchrun.is_alone() else f"worker {torchrun.rank()}: "
 
 
@@ -220,7 +220,7 @@ def main() -> None:
     """Run the command line; a user's mistake is a message and a non-zero exit, never a traceback."""
     _open_streams()
     warnings.showwarning = console.print_warning
-    warnings.simplefilter("always", TrainingWarning)  # that a training has not ended is no matter of Python's
+    warnings.simplefilter("always", TrainingWarning)  # Python shows a repeated warning once; this one matters each time
     try:
         _run()
     except SafesetError as error:

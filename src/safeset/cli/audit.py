@@ -1,4 +1,4 @@
-"""The commands that refute: `audit` of a run, and `check` of a proof that travels."""
+"""The commands `audit`, which tries to refute a run, and `check`, which checks a proof from a file."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -68,7 +68,7 @@ def check(
     ] = None,
     budget: Annotated[float, typer.Option(help="Seconds.")] = SECONDS,
 ) -> None:
-    """Check a proof in exact arithmetic, believing nothing of it: 0 valid, 1 refuted, 2 not checkable."""
+    """Check a proof in exact arithmetic, trusting nothing in it: 0 valid, 1 refuted, 2 not checkable."""
     code, lines = check_proof(str(proof), str(model), images or (), budget)
     for line in lines:
         console.out.print(line)

@@ -54,7 +54,7 @@ def certify(
         if not proof.parent.is_dir():
             raise expected("a directory for the JSON file", f"none at {proof.parent}")
     proofs: list[dict[str, Any]] = []
-    notes: list[str] = []  # for after the table
+    notes: list[str] = []  # printed after the table
     with join_workers(device) as workers:
         records = certify_files(
             run,
@@ -81,7 +81,7 @@ def certify(
 
 
 def _show(records: Iterator[dict[str, Any]], *, as_json: bool, as_csv: bool, header: bool) -> int:
-    """Print certificates as they come, or all in a table; how many points could not be read."""
+    """Print certificates as they come, or all in a table; returns how many points could not be read."""
     if not (as_json or as_csv):
         found = list(records)
         return show_answers.show_certificates(found) if found else 0

@@ -41,7 +41,7 @@ def evaluate(
     }
     stored, own = Run(run).evaluation, is_own(Run(run).read_recipe(), **asked)
     _check_target(out, stored, own)
-    notes: list[str] = []  # for after the table
+    notes: list[str] = []  # printed after the table
     with join_workers(device) as workers:
         result, units = evaluate_run(
             Run(run),

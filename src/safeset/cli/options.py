@@ -44,7 +44,7 @@ Changes = Annotated[
 
 
 def names(text: str | None) -> list[str] | None:
-    """Names with commas between them; those with a comma of their own in quotes.
+    """Split a list at its commas; a name that holds a comma stands in quotes.
 
     >>> names('city, "name, first"')
     ['city', 'name, first']
@@ -66,7 +66,7 @@ def radii(given: list[str] | None) -> list[float] | None:
 
 
 def radius(given: list[str] | None) -> float | None:
-    """The same where there can be only one."""
+    """The one number of --epsilon or --eps; None where it is not given."""
     found = radii(given)
     if found and len(found) > 1:
         raise expected("one number for --epsilon", ",".join(map(str, found)))
@@ -74,7 +74,7 @@ def radius(given: list[str] | None) -> float | None:
 
 
 def changes(texts: list[str]) -> dict[str, Any]:
-    """KEY=VALUE texts as keys and values."""
+    """Parse the KEY=VALUE texts of --set."""
     from safeset.recipes.toml import literal
 
     changes = {}
@@ -87,7 +87,7 @@ def changes(texts: list[str]) -> dict[str, Any]:
 
 
 def own_network(name: str | None) -> "Factory | None":
-    """What makes a user's own network, by the flag --network."""
+    """Find the function that makes a user's own network, by the flag --network."""
     if name is None:
         return None
     from safeset.runs.own_networks import find_factory
@@ -96,7 +96,7 @@ def own_network(name: str | None) -> "Factory | None":
 
 
 def check_alone() -> None:
-    """Refuse several workers."""
+    """Raise an error where torchrun started several workers."""
     if not torchrun.is_alone():
         raise expected("one process", f"{torchrun.workers()} workers", "Start it without torchrun.")
 

@@ -20,18 +20,18 @@ RATES = {
     "smallest core": "smallest_core_size",
     "smallest answer": "smallest_set_size",
 }
-SHORTEST_SETS = 60  # affinity sets that are longer are not written out in a title
+LONGEST = 60  # characters of affinity sets that are written out in a title
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
 COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "unfinished", "problem"]
 
 
 def short(guarantee: str) -> str:
     """A guarantee in a title."""
-    return guarantee if len(guarantee) < SHORTEST_SETS else "affinity"
+    return guarantee if len(guarantee) < LONGEST else "affinity"
 
 
 def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
-    """The metrics of a row of an evaluation, as texts; what an older file does not have is –."""
+    """The metrics of a row of an evaluation, as texts; – for one that an older file does not have."""
     spread = {name: f" ± {value:.3f}" for name, value in row.get("std", {}).items()}
 
     def text(name: str) -> str:
@@ -71,7 +71,7 @@ def show_evaluation(result: dict[str, Any], units: str) -> None:
 
 
 def show_certificates(records: list[dict[str, Any]]) -> int:
-    """Print certificates as a table; how many points could not be read."""
+    """Print certificates as a table; returns how many points could not be read."""
     good = [record for record in records if "problem" not in record]
     for record in records:
         if "problem" in record:

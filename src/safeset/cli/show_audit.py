@@ -84,7 +84,7 @@ def _show_verdict(result: dict[str, Any]) -> None:
 
 
 def _histogram(tightness: dict[str, Any]) -> None:
-    """How far the nearest violation found lies, in certified radii."""
+    """Print how far the nearest violations were found, in certified radii."""
     edges, counts = tightness["edges"], tightness["counts"]
     most = max([*counts, 1])
     for low, high, count in zip(edges, [*edges[1:], None], counts, strict=True):

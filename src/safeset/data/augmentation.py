@@ -36,7 +36,7 @@ class Augmentation:
         return self.flips != "none" or self.turns or self.shift > 0
 
     def check(self, input_shape: tuple[int, ...]) -> None:
-        """Complain if points of this shape cannot be moved so."""
+        """Raise an error if points of this shape cannot be moved so."""
         if not self:
             return
         if len(input_shape) != 3:

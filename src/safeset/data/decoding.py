@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-MOST_PIXELS = 50_000_000  # of one image; more is taken for a decompression bomb
+MOST_PIXELS = 50_000_000  # an image with more counts as a decompression bomb
 BACKGROUND = "white"  # the colour behind transparent parts of an image
-MOST_LEVELS = 65535.0  # of 16 bits
+MOST_LEVELS = 65535.0  # of grey images of 16 bits
 WITH_ALPHA = ("RGBA", "RGBa", "LA", "PA")
 
 
@@ -72,9 +72,9 @@ def read_image(
     channels: int = 3,
     background: str | None = None,
 ) -> Decoded:
-    """An image turned as its camera was held; the first one of several.
+    """Read an image, upright as its camera was held; the first one of a file that holds several.
 
-    Grey levels of 16 bits are kept: v / 65535, in float64. Colours of 16 bits are refused, because Pillow cuts them.
+    Grey levels of 16 bits are kept: v / 65535, in float64. Colours of 16 bits are refused: Pillow reads only 8 of them.
 
     Args:
         source: a file.
@@ -121,7 +121,8 @@ def _check_bits(image: "ImageFile") -> None:
     """
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
         raise ValueError("pixels of 32 bits, whose range is unknown")
-    ways = [(tile[0], tile[3]) for tile in image.tile]  # of decoding: such as ("zip", "RGB;16B"), ("ppm", ("L", 1000))
+    # How each part is decoded, such as ("zip", "RGB;16B") or ("ppm", ("L", 1000)).
+    ways = [(tile[0], tile[3]) for tile in image.tile]
     deepest = [way for codec, way in ways if codec == "ppm" and isinstance(way, tuple) and way[-1] > 255]
     texts = [part for _, way in ways for part in (way if isinstance(way, tuple) else (way,)) if isinstance(part, str)]
     coloured = any(";16" in text and not text.startswith("I") for text in texts)
@@ -136,7 +137,7 @@ def _check_bits(image: "ImageFile") -> None:
 def _fine_grey(
     image: "Image", size: int | tuple[int, int] | None, channels: int, background: tuple[int, int, int]
 ) -> Decoded:
-    """A grey image of 16 bits: all of them are kept, and one level may be transparent."""
+    """Read a grey image of 16 bits without losing any; one level may be transparent."""
     from PIL import Image
 
     levels, key = np.asarray(image).astype(np.float64), image.info.get("transparency")
@@ -149,7 +150,7 @@ def _fine_grey(
 
 
 def _composite(upright: "Image", background: tuple[int, int, int]) -> "tuple[Image, bool]":
-    """An image on a background where it is transparent, and whether it is anywhere."""
+    """Put an image on a background where it is transparent; returns it, and whether it was transparent anywhere."""
     from PIL import Image
 
     key = upright.info.get("transparency")
@@ -164,7 +165,7 @@ def _composite(upright: "Image", background: tuple[int, int, int]) -> "tuple[Ima
 
 
 def size_of(file: Path) -> tuple[int, int]:
-    """Width and height; (0, 0) for what cannot be opened, which is named later, when it is decoded."""
+    """Width and height; (0, 0) for a file that cannot be opened, which is reported when it is decoded."""
     try:
         with warnings.catch_warnings(action="ignore"), open_image(file) as image:
             return image.size
@@ -174,7 +175,7 @@ def size_of(file: Path) -> tuple[int, int]:
 
 @contextmanager
 def open_image(source: Path | BinaryIO) -> Iterator["ImageFile"]:
-    """An image file; whatever a broken one makes its decoder raise is a ValueError with the reason."""
+    """Open an image file; any error of its decoder becomes a ValueError with the reason."""
     from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401  (named here, Pillow does not import all of its plugins)
 
     try:
@@ -187,5 +188,5 @@ def open_image(source: Path | BinaryIO) -> Iterator["ImageFile"]:
         raise ValueError("not an image, or a broken one") from None
     except Exception as error:  # decoders of broken files raise errors of any type
         reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-        reason = re.sub(r" <[^>]* at 0x[0-9a-f]+>", "", reason)  # of a stream in memory
+        reason = re.sub(r" <[^>]* at 0x[0-9a-f]+>", "", reason)  # the address of a stream in memory
         raise ValueError(reason) from None

@@ -24,11 +24,11 @@ from safeset.data.sources import ARCHIVES, SOURCES
 from safeset.errors import DataNotFoundError, SafesetError, expected, nearest
 
 TIMEOUT = 30.0  # seconds without a byte, after which a connection counts as dead
-TRIES = 5  # connections, before a server that keeps dropping them is given up
+TRIES = 5  # connections to a server that drops them
 PAUSE = 1.0  # seconds before the second connection; twice as long before the third, and so on
 PIECE = 1 << 20  # bytes that are read at once, at most
 
-PARTIAL, RANGE_REFUSED = 206, 416  # statuses of HTTP
+PARTIAL, RANGE_REFUSED = 206, 416  # HTTP
 BROKEN = (EOFError, ValueError, RuntimeError, zlib.error, BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
 
 Progress = Callable[[int, int], None]
@@ -59,7 +59,7 @@ def get(
     Raises:
         ArgumentError: for a name that is unknown, or that needs no download.
         DataNotFoundError: if its server does not give it, saying how to put it there by hand.
-        SafesetError: if another process is getting it, or if the file is not the publisher's; that file is deleted.
+        SafesetError: if another process is downloading it, or if the file is not the publisher's; that file is deleted.
         OSError: if it cannot be written; the unpacked folder is not there then, and what was downloaded is kept.
     """
     place = folder or data_folder()
@@ -79,7 +79,7 @@ def get(
 
 
 def check_name(name: str, place: Path, archives: Mapping[str, Archive] = ARCHIVES) -> None:
-    """Complain if a data set cannot be downloaded into ``place``, saying what to do where that is known."""
+    """Raise an error if a data set cannot be downloaded into ``place``, saying what to do where that is known."""
     if name in archives:
         return
     known = SOURCES.get(name)
@@ -97,7 +97,7 @@ def check_name(name: str, place: Path, archives: Mapping[str, Archive] = ARCHIVE
 
 @contextmanager
 def _lock(path: Path, name: str) -> Iterator[None]:
-    """Be the only process that gets a data set; the lock goes with the process, so the file may stay."""
+    """Be the only process that downloads a data set; the lock ends with the process, so its file may stay."""
     with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

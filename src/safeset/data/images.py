@@ -1,4 +1,4 @@
-"""Folders of images, one for each class: decoded once, in parallel, into one file of bytes that is found by content."""
+"""Folders of images, one for each class: decoded once, in parallel, into a cache that is found by their content."""
 
 import hashlib
 import io
@@ -21,11 +21,11 @@ from safeset.data.decoding import BACKGROUND, SUFFIXES, Decoded, colour, read_im
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected, first_few, some_of
 from safeset.system.files import read_tensors, write_tensors
 
-MOST_BYTES = 2**30  # of one file
+MOST_BYTES = 2**30  # a larger file is refused
 LARGEST_OWN_SIZE = 64
 LARGEST_ENLARGEMENT = 3  # beyond it most pixels are interpolated
-FILES_AT_ONCE = 64  # that a thread hashes
-VERSION = 4  # of the cache
+FILES_AT_ONCE = 64  # a thread hashes so many in one go
+VERSION = 4  # of the cache: files of another version are not found
 HELD_OUT = ("test", "val", "valid", "validation")
 
 
@@ -57,7 +57,7 @@ def read_folder(
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A folder of class folders with images of any size, or one with such folders ``train`` and ``test`` (or ``val``).
+    """Read a folder of class folders with images of any size; or one with these in ``train`` and ``test`` (``val``).
 
     Args:
         path: the folder. Without ``train`` and ``test`` a fifth of each class is held out to test.
@@ -96,7 +96,7 @@ def _pick(names: tuple[str, ...], places: Tensor) -> tuple[str, ...]:
 
 
 def _notes(parts: list[Images], background: str | None) -> Iterable[str]:
-    """What a user should know of how images were read."""
+    """Sentences for the user on how images were read."""
     transparent = torch.cat([part.transparent for part in parts])
     if bool(transparent.any()):
         yield (
@@ -122,7 +122,7 @@ def decode_folder(
     progress: Progress | None = None,
     classes: tuple[str, ...] | None = None,
 ) -> tuple[Images, tuple[str, ...]]:
-    """All images below a folder of class folders, and the names of the classes; from the cache if nothing changed."""
+    """Decode all images below a folder of class folders; returns them, and the names of the classes."""
     names = classes or _class_folders(path)
     if len(names) < 2:
         raise expected(f"{path} to hold a folder for each of at least two classes", f"{len(names)}")
@@ -152,7 +152,7 @@ def decode_files(
     skip_bad: bool,
     progress: Progress | None,
 ) -> Images:
-    """Images below a folder with their labels; from the cache if these very bytes were decoded before."""
+    """Decode images with their labels, or read them from the cache if files of the same bytes were decoded before."""
     if not files:
         raise expected(f"images ({', '.join(sorted(SUFFIXES))}) in the class folders of {path}", "none")
     hashes = _hashes([file for file, _ in files])
@@ -173,7 +173,7 @@ def decode_files(
 
 
 def _hashes(files: list[Path]) -> list[str]:
-    """The content of each file as a short text; for one that cannot be read, why not."""
+    """A digest of each file; for one that cannot be read, the reason."""
     batches = [files[start : start + FILES_AT_ONCE] for start in range(0, len(files), FILES_AT_ONCE)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(chain.from_iterable(pool.map(lambda batch: [_hash(file) for file in batch], batches)))
@@ -190,7 +190,7 @@ def _hash(file: Path) -> str:
     return found.hexdigest()
 
 
-Found = tuple[dict[str, Tensor], list[tuple[int, str]]]  # tensors, and which files are bad for what reason
+Found = tuple[dict[str, Tensor], list[tuple[int, str]]]  # tensors, and the place of each bad file with the reason
 
 
 def _decode(
@@ -201,7 +201,7 @@ def _decode(
     skip_bad: bool,
     progress: Progress | None,
 ) -> Found:
-    """The images, and what is wrong with those that were left out."""
+    """Decode the images; returns them, and what is wrong with those that were left out."""
     side = _common_side([file for file, _ in files]) if size is None else size
     # Warnings are switched off here and not in the threads, which share the filters; users cannot act on a decoder's.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -218,7 +218,8 @@ def _decode(
     good = [(place, each) for place, each in enumerate(found) if not isinstance(each, str)]
     if not good:
         raise expected("images that can be used", counted(len(bad), "bad file"))
-    coarse = all(each.pixels.dtype == np.uint8 for _, each in good)  # else one with 16 bits makes floats of all
+    # One image of 16 bits makes floats of all, so that they fit into one tensor.
+    coarse = all(each.pixels.dtype == np.uint8 for _, each in good)
     tensors = {
         "x": torch.from_numpy(np.stack([each.pixels if coarse else each.numbers for _, each in good])),
         "y": torch.tensor([files[place][1] for place, _ in good], dtype=torch.int64),
@@ -230,7 +231,7 @@ def _decode(
 
 
 def _common_side(files: list[Path]) -> int:
-    """The side of small squares that all images are, else the usual one."""
+    """The side of the images if all are small squares of one size, else the usual one."""
     shapes = {size_of(file) for file in files} - {(0, 0)}
     if len(shapes) == 1:
         width, height = next(iter(shapes))
@@ -240,7 +241,7 @@ def _common_side(files: list[Path]) -> int:
 
 
 def _decode_one(file: Path, digest: str, side: int, background: str | None) -> Decoded | str:
-    """An image, or what is wrong with its file."""
+    """Decode an image; returns what is wrong with its file where that fails."""
     try:
         with file.open("rb") as source:
             content = source.read(MOST_BYTES + 1)

@@ -11,7 +11,7 @@ from safeset.errors import expected, nearest
 
 
 def label_array(y: np.ndarray, what: str) -> tuple[np.ndarray, int | None]:
-    """Labels (n,) of an array (n,), (n, 1), or (n, classes) with a single 1 in each row; of the last how many classes.
+    """Labels (n,) of an array (n,), (n, 1), or one-hot (n, classes); for the last also the number of classes.
 
     >>> label_array(np.array([[0, 1], [1, 0]]), "y")
     (array([1, 0]), 2)

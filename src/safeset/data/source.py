@@ -70,7 +70,7 @@ class Source:
         return find(*self.folders, what=f"{self.name} ({self.summary})", get=self.name if self.archive else None)
 
     def check_here(self, network: str | None = None) -> None:
-        """Complain if it needs files that are missing, without reading any; ``network`` is one that an option names."""
+        """Raise an error if files are missing, without reading any; ``network`` is one that an option names."""
         if self.folders:
             self.folder()
         if self.network_file and network:

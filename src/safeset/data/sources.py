@@ -23,7 +23,7 @@ ARCHIVES: dict[str, Archive] = {name: source.archive for name, source in SOURCES
 
 
 def check_here(source: str, network: str | None = None) -> None:
-    """Complain if a data set that needs files has none, without reading any; other sources are left to `load_data`.
+    """Raise an error if files of a named data set are missing, without reading any; `load_data` checks other sources.
 
     Args:
         source: as for `load_data`.

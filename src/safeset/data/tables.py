@@ -23,9 +23,9 @@ from safeset.data.units import OWN
 from safeset.errors import DataWarning, counted, expected, first_few, nearest
 from safeset.inputs import SCALED
 
-LABELS = ("class", "label", "labels", "target", "y")  # what people call the column of labels
+LABELS = ("class", "label", "labels", "target", "y")  # usual names of the column of labels
 UNCHANGED = (0.0, 1.0)  # the range that scales nothing
-LARGEST = float(torch.finfo(torch.float32).max)  # that training can compute with
+LARGEST = float(torch.finfo(torch.float32).max)  # training computes in float32
 
 
 def read_table(
@@ -38,7 +38,7 @@ def read_table(
     units: str | None = None,
     skip_bad: bool = False,
 ) -> Dataset:
-    """A CSV file with a header: numbers in every column but that of the label, a fifth of each class to test.
+    """Read a CSV file with a header: numbers in every column but that of the label, a fifth of each class to test.
 
     Args:
         path: the file. A first column without a name that numbers the rows is left out.
@@ -91,7 +91,7 @@ def read_table(
 def _choose_label(
     label: str | None, header: list[str], others: set[str], notes: list[str], *, quiet: bool, path: Path
 ) -> str:
-    """The column of labels; a note where another one is called so, unless ``quiet``."""
+    """Choose the column of labels; a note is added where another column has a usual name for it, unless ``quiet``."""
     if label is None:
         label = _label_column(header, others)
         named = [name for name in header if name.lower() in LABELS and name != label]
@@ -103,7 +103,7 @@ def _choose_label(
 
 
 def _label_column(header: list[str], known: set[str]) -> str:
-    """The last column; or, where that is an input of a run, the one column that is none."""
+    """The last column; or, where that is an input of a run, the only column that is not."""
     others = [name for name in header if name not in known]
     return others[0] if header[-1] in known and len(others) == 1 else header[-1]
 
@@ -117,7 +117,7 @@ def _choose_columns(
     notes: list[str],
     path: Path,
 ) -> list[str]:
-    """The columns of inputs: all but the label, those that are dropped, and a first one that only numbers the rows."""
+    """Choose the inputs: all columns but the label, those to drop, and a first one that only numbers the rows."""
     unknown = next((name for name in drop if name not in header and not stated), None)
     if unknown is not None:
         raise expected(f"columns of {path} to leave out", repr(unknown), nearest(unknown, header))
@@ -129,7 +129,7 @@ def _choose_columns(
 
 
 def _order_inputs(inputs: list[str], stated: Mapping[str, tuple[float, ...]], path: Path) -> list[str]:
-    """The inputs in the order of the ranges: a run's own are those of its network, whatever the order in this file."""
+    """Put the inputs in the order of the ranges: a run has those of its network, and another file may differ."""
     for name in stated:
         if name not in inputs:
             raise expected(f"ranges for columns of {path}", repr(name), nearest(name, inputs))
@@ -139,7 +139,7 @@ def _order_inputs(inputs: list[str], stated: Mapping[str, tuple[float, ...]], pa
 
 
 def _check_rows(numbers: list[list[float]], bad: list[str], skip_bad: bool, path: Path) -> None:
-    """Complain about bad rows, or warn of those that are left out."""
+    """Raise an error for bad rows, or warn of those that are left out."""
     if bad and not skip_bad:
         got = f"{len(bad)} bad: {first_few(bad)}"
         remedy = "Use --skip-bad to leave them out; --label names the column of labels."

@@ -7,15 +7,15 @@ from torch import Tensor
 
 from safeset.drawing.sheet import BODY, DOTS, FAINT, INK, LINE, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
 
-SIDE = 192 / DOTS  # inches; so many dots are whole pixels of images of 32 × 32 and of 64 × 64
-STEP = 0.19  # inches from a name to the next
+SIDE = 192 / DOTS  # inches; images of 32 × 32 and of 64 × 64 are enlarged by an integer
+STEP = 0.19  # inches between names
 HEADING, TITLE, GAP = 0.32, 0.2, 0.22  # inches
 STRANGE = "#c2410c"
 
 
 @dataclass(frozen=True)
 class Name:
-    """A class in a set: how it is called, and how it is written."""
+    """The name of a class in a set, and how it is written."""
 
     text: str
     bold: bool = False
@@ -48,7 +48,7 @@ class Block:
 
 
 def paint(blocks: Sequence[Block], *, columns: int, caption: str) -> bytes:
-    """A page of blocks with so many images in a row, and a caption at its foot, as a PNG file."""
+    """Paint a page of blocks, ``columns`` images in a row, with a caption at its foot, as a PNG file."""
     lines = wrap_caption(caption)
     rows = [
         (block, [block.samples[place : place + columns] for place in range(0, max(1, len(block.samples)), columns)])
@@ -75,7 +75,7 @@ def paint(blocks: Sequence[Block], *, columns: int, caption: str) -> bytes:
 
 
 def _one(sheet: Sheet, sample: Sample, left: float, top: float, wide: float) -> None:
-    """An image in the middle of its column, and what stands above and beneath."""
+    """Paint an image in the middle of its column, its title above and its sets beneath."""
     middle = left + wide / 2
     if sample.title:
         sheet.text(middle, top, sample.title, fontsize=SMALL, color=FAINT, ha="center")

@@ -15,7 +15,7 @@ PLANE, DOT = 480, 2
 
 
 def picture(data: Dataset, suffix: str) -> bytes:
-    """A picture's file: what `safeset.drawing.dataset` draws, or a plainer one where there is no matplotlib.
+    """Draw a data set: as `safeset.drawing.dataset` does, or plainly where there is no matplotlib.
 
     Args:
         data: its training points are shown.

@@ -15,7 +15,7 @@ from safeset.errors import ArgumentError, expected, nearest, repeated
 from safeset.system.untrusted import parse_json, parse_toml, read_text
 
 Class = int | str
-MOST_LEAVES = 5_000_000  # of all nodes of a hierarchy together: more would fill the memory
+MOST_LEAVES = 5_000_000  # summed over all nodes of a hierarchy, as many as memory holds
 KEYS = ("sets", "groups", "neighbours", "hierarchy", "everyone_with")
 
 
@@ -49,7 +49,7 @@ def members(one: Iterable[Any], what: str, *, empty: bool = False) -> tuple[Clas
 
 
 def as_indices(sets: Iterable[Iterable[Class]], class_names: Sequence[str]) -> list[list[int]]:
-    """The same sets as indices into distinct ``class_names``; indices stay.
+    """The sets as indices into distinct ``class_names``; indices stay as they are.
 
     >>> as_indices([["cat", "dog"]], ["dog", "cow", "cat"])
     [[2, 0]]
@@ -75,7 +75,9 @@ def _is_index(member: str) -> bool:
 
 
 def complete(sets: Iterable[Sequence[Class]], everyone_with: Sequence[Class], classes: int) -> list[tuple[int, ...]]:
-    """All sets among ``classes`` classes, as sorted indices: lonely classes alone, ``everyone_with`` added to each.
+    """All sets among ``classes`` classes, as sorted indices, with a set for each class that is in none.
+
+    ``everyone_with`` is added to each.
 
     >>> complete([[1, 2]], [], 4)
     [(0,), (1, 2), (3,)]

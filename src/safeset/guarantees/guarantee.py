@@ -37,7 +37,7 @@ from safeset.system.untrusted import parse_json
 
 
 class Guarantee(ABC):
-    """Which k are eligible at a point. Equal when equal, hashable, and ``parse(str(guarantee)) == guarantee``."""
+    """Which k are eligible at a point. A hashable value, for which ``parse(str(guarantee)) == guarantee``."""
 
     @abstractmethod
     def largest_k(self, classes: int) -> int:
@@ -49,7 +49,7 @@ class Guarantee(ABC):
 
     @abstractmethod
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
-        """Whether each k = 1, …, K is eligible, K = ``largest_k(classes)``; ties are not looked at.
+        """Whether each k = 1, …, K is eligible, K = ``largest_k(classes)``; ties are ignored.
 
         Args:
             ranking: (batch, K) integers, the K best classes, best first.
@@ -65,7 +65,7 @@ class Guarantee(ABC):
     has_one_size = False  # whether every core has `largest_k` classes, so that its size says nothing
 
     def baseline(self, counts: Sequence[int]) -> int:
-        """How many labels the best answer holds that is the same at every point: the K most frequent classes.
+        """How many labels the best constant answer holds: the K most frequent classes at every point.
 
         Args:
             counts: the number of labels of each class.
@@ -233,7 +233,7 @@ class Affinity(Guarantee):
         return cls(*affinity.read(Path(path)))
 
     def bind(self, class_names: Sequence[str]) -> "Affinity":
-        """The same sets as indices into ``class_names``, ``everyone_with`` worked in."""
+        """The same sets as indices into ``class_names``, ``everyone_with`` added to each."""
         names = check_names(class_names)
         *sets, together = affinity.as_indices([*self.sets, self.everyone_with], names)
         full = affinity.complete(sets, together, len(names))
@@ -262,7 +262,7 @@ class Affinity(Guarantee):
             inside.append((common != 0).any(dim=1))
         return torch.stack(inside, dim=1)
 
-    # Looked up, never built, inside a compiled graph: what is built there would be a constant of that graph.
+    # A table that is built inside a compiled graph would become a constant of it, so tables are only looked up there.
     @uncompiled
     def prepare(self, classes: int, device: torch.device | str) -> None:
         """Make the (classes, words) table in which bit s of row c says whether class c is in set s."""

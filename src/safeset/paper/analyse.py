@@ -32,7 +32,7 @@ def analyse(
     device: str | None = None,
     watch: Watch | None = None,
 ) -> list[dict[str, Any]]:
-    """The analyses of the paper's text for the data sets of some rows, seeds 0, 1, …: what ``out`` lacks.
+    """Make the analyses of the paper's text that ``out`` lacks, for the data sets of some rows, seeds 0, 1, ….
 
     They need the networks of all of a data set's rows, of one seed: those of the published results. An analysis of
     other networks is made again.
@@ -88,7 +88,7 @@ def _sets_and_seeds(rows: str | Sequence[str], seeds: int | None) -> Iterator[tu
 
 
 def _read_published(results: Path, data: str, seed: int) -> Results | None:
-    """The results of all rows of a data set; None if one is missing."""
+    """Read the results of all rows of a data set; None if one is missing."""
     paths = {row: file_of(results, f"{data}/{row}", seed) for row in ROWS[data]}
     if not all(path.exists() for path in paths.values()):
         return None
@@ -96,7 +96,7 @@ def _read_published(results: Path, data: str, seed: int) -> Results | None:
 
 
 def _unlike(published: Results) -> list[str]:
-    """What the rows of a data set do not share, but must, to be compared."""
+    """The names of values in which rows of a data set differ, so that they cannot be compared."""
     first, *others = (Fingerprint.of(one, *ALIKE) for one in published.values())
     differing = {each.what for other in others for each in first.differences(other, besides=("weights",))}
     return [what for what in first.facts if what in differing]
@@ -113,7 +113,7 @@ def _fingerprint(data: str, seed: int, published: Results) -> Fingerprint:
 
 
 def _read_analysis(path: Path) -> dict[str, Any]:
-    """An analysis that is stored; nothing where the file is none, so that it is made again."""
+    """Read a stored analysis; empty where the file is damaged or missing, so that it is made again."""
     try:
         found = read_result(path, ("data", "seed", "shares", "weights")) if path.exists() else {}
     except ArgumentError:
@@ -138,7 +138,7 @@ def _networks(data: str, seed: int, published: Results, runs: Path, device: str 
 
 
 def _record(data: str, seed: int, published: Results, networks: Mapping[str, Answers]) -> dict[str, Any]:
-    """An analysis as it is stored: its numbers, and with what they were made."""
+    """An analysis as it is stored: its numbers, and what they were made with."""
     first = next(iter(published.values()))
     commits = dict.fromkeys(str(one.get("commit")) for one in published.values())
     return {

@@ -1,4 +1,4 @@
-"""The figures of the paper, and of which classes go together: each by its name, from the runs that it needs."""
+"""The paper's figures, and those of classes that go together: each by its name, from the runs that it needs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class Figure:
 
     Attributes:
         rows: names of recipes, as `reproduce` trains them.
-        paint: from the runs of these rows, the seed and the device.
-        quick: whether what is missing is trained at once.
+        paint: makes the file, from the runs of these rows, the seed and the device.
+        quick: whether missing networks are trained in passing.
     """
 
     rows: tuple[str, ...]
@@ -125,7 +125,7 @@ def _draw_all(
 
 
 def _find_or_train(row: str, runs: Path, seed: int, watch: Watch | None, say: Callable[[str], None]) -> Run:
-    """The run of a row and a seed; it is trained if there is none."""
+    """Find the run of a row and a seed, or train it."""
     trained = runs_of(runs, row, seed)
     if trained:
         return trained[0]

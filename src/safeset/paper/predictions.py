@@ -1,4 +1,4 @@
-"""What a trained network answers at its test points, by every method: the matter of tables, analyses and figures."""
+"""What a trained network answers at its test points, by every method: tables, analyses and figures are made of it."""
 
 import json
 import time
@@ -29,7 +29,7 @@ from safeset.system.fingerprint import Fingerprint
 from safeset.system.provenance import provenance, weights_digest
 from safeset.system.untrusted import parse_json, read_json
 
-ESTIMATE = "estimate"  # `uniform` by the power method's constants: they prove nothing
+ESTIMATE = "estimate"  # `uniform` with the power method's constants, which prove nothing
 WAYS = (*METHODS, ESTIMATE)
 ITERATIONS = 500
 NAME = "answers.safetensors"
@@ -46,7 +46,7 @@ class Answers:
         stays: (n, K) the radius below which the label stays among the k best, k = 1..K: what Jia et al. certify.
         all_stay: (n, K) the radius below which each of the k best classes stays among the k best.
         seconds: to certify a point by each of `METHODS`, in batches.
-        about: with what they were made: digests of weights and points, how the bounds were proved, the device …
+        about: what they were made with: digests of weights and points, how the bounds were proved, the device …
     """
 
     labels: Tensor
@@ -64,7 +64,7 @@ class Answers:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of which network, at which points, and by which values of its recipe."""
+        """The network, the points and the values of the recipe that the answers are about."""
         one = self["uniform"]
         recipe = {"epsilon": one.epsilon, "guarantee": one.guarantee, "class_names": one.class_names}
         return Fingerprint.of({**self.about, **recipe}, "split", *recipe)
@@ -73,7 +73,7 @@ class Answers:
         """The metrics of `safeset.evaluation`, and the VRA of the paper's appendix.
 
         ``vra_top1`` counts points that are certified and whose best class is the label; ``vra`` those whose label is
-        in the core. ``rejection`` is ``rejection_rate`` by the name that published results have.
+        in the core. ``rejection`` is ``rejection_rate`` under its name in published results.
         """
         certificate = self[way]
         numbers = Metrics().update(certificate, self.labels).compute()
@@ -82,7 +82,7 @@ class Answers:
         return named | {name: numbers[name] for name in (*SHARES, *SIZES)}
 
     def write(self, path: Path) -> None:
-        """Write it as a safetensors file."""
+        """Write the answers as a safetensors file."""
         one = self["uniform"]
         tensors = {"labels": self.labels, "ranking": one.ranking, "eligible": one.eligible}
         tensors |= {way: self[way].windows for way in WAYS} | {"stays": self.stays, "all_stay": self.all_stay}
@@ -97,7 +97,7 @@ class Answers:
 
     @staticmethod
     def read(path: Path) -> "Answers":
-        """What `write` wrote."""
+        """Read the answers that `write` wrote."""
         tensors, texts = read_tensors(path)
         try:
             names = tuple(parse_json(texts["class_names"], "the names"))
@@ -125,7 +125,7 @@ class Answers:
             raise expected(f"answers at {path}", f"something else ({error})", "Remove it.") from None
 
     def _check(self) -> None:
-        """Complain about tensors that do not fit each other."""
+        """Raise an error for tensors that do not fit each other."""
         one = self["uniform"]
         n, k = one.ranking.shape
         whole, real = torch.int64, torch.float64
@@ -141,7 +141,7 @@ class Answers:
 
 
 def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = None) -> Answers:
-    """The answers of a run's network at its test points: those stored beside it, or made now and stored.
+    """The answers of a run's network at its test points: those stored beside it, or new ones, which are stored then.
 
     Args:
         run: a run whose training has ended.
@@ -163,13 +163,13 @@ def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = No
     points = run_data(recipe) if data is None else data
     made = answer(net, points.test)
     found = replace(made, about={"data": points.name, "split": recipe.split, **made.about})
-    with suppress(OSError):  # kept to save time: what cannot be written is made again
+    with suppress(OSError):  # Answers are stored to save time; without the file they are made again.
         found.write(path)
     return found
 
 
 def _fingerprint(run: Run, recipe: Recipe, data: Dataset | None) -> Fingerprint:
-    """What answers of a run are about: what its recipe asks for, at the points of the data, where it is at hand."""
+    """What the answers of a run must be about; without the data, its test points are left open."""
     names = recipe.task.class_names if recipe.task else ()
     guarantee = parse(recipe.guarantee or "").bind(names)
     said = {"split": recipe.split, "epsilon": recipe.epsilon, "guarantee": guarantee, "class_names": names}
@@ -177,7 +177,7 @@ def _fingerprint(run: Run, recipe: Recipe, data: Dataset | None) -> Fingerprint:
 
 
 def weights_of(run: Run) -> str | None:
-    """The digest of a run's weights; where the model itself is not kept, as its evaluation says."""
+    """The digest of a run's weights; of a run without its model, as its evaluation says."""
     return weights_digest(read_tensors(run.model)[0]) if run.model.is_file() else evaluation_of(run).weights
 
 
@@ -191,7 +191,7 @@ def evaluation_of(run: Run) -> Fingerprint:
 
 
 def answer(net: CertifiedNet, test: Split) -> Answers:
-    """The answers of a net at labelled points."""
+    """Certify labelled points with a net, by every method."""
     device = next(net.parameters()).device
     constants, frozen = estimate_constants(net), net.frozen()
     _warm_up(frozen, test, device)

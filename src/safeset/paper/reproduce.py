@@ -23,7 +23,7 @@ from safeset.training.loop import Interrupted
 from safeset.training.train import carried_out, prepared
 from safeset.training.watch import Watch
 
-LONGEST = 1e9  # seconds of a training that can be
+LONGEST = 1e9  # seconds; a training that claims more is not believed
 ABOUT = {"weights": "of the weights in", "test": "on the test points of this data in"}
 
 Results = dict[int, dict[str, Any]]  # by seed
@@ -86,7 +86,7 @@ def reproduce(
 
 
 def _read_kept(row: str, seeds: range, out: Path, changes: Mapping[str, Any]) -> Results:
-    """The results of a row that are there; where some are missing, complain if they could not be made."""
+    """Read the results of a row that are there; if some are missing, check that they can be made."""
     recipe = recipe_of(row, changes)
     results = {seed: result_of(out, row, seed, recipe, changes) for seed in seeds}
     kept = {seed: result for seed, result in results.items() if result is not None}
@@ -102,7 +102,7 @@ def _read_kept(row: str, seeds: range, out: Path, changes: Mapping[str, Any]) ->
 def _make(
     group: Group, row: str, out: Path, changes: Mapping[str, Any], device: str | None, watch: Watch | None
 ) -> Iterator[dict[str, Any]]:
-    """The results of a group's seeds: made and written, or as another process wrote them meanwhile."""
+    """Make and write the results of a group's seeds; those that another process has written meanwhile are read."""
     recipe = recipe_of(row, {**changes, "seed": group.first, "seeds": group.count})
     fitted, data = _train(group, recipe, device, watch)
     lines = Run(group.path).records()
@@ -121,7 +121,7 @@ def _make(
 
 
 def _check_own(run: Run, recipe: Recipe, data: Dataset) -> None:
-    """Complain if a seed's own directory holds another recipe, or if its evaluation is of other weights or points."""
+    """Refuse a directory of a seed that holds another recipe, or an evaluation of other weights or points."""
     remedy = f"Choose other --runs, or remove {run.path} to train it again."
     check_same(run, recipe, remedy)
     own, evaluation = Fingerprint(weights=weights_of(run), test=data.test.digest()), evaluation_of(run)
@@ -130,7 +130,7 @@ def _check_own(run: Run, recipe: Recipe, data: Dataset) -> None:
 
 
 def _train(group: Group, recipe: Recipe, device: str | None, watch: Watch | None) -> tuple[Recipe, Dataset]:
-    """Train a group of seeds, as far as it is not; the fitted recipe, and the data to train and to evaluate on."""
+    """Train a group of seeds, or continue; returns the fitted recipe, and the data to train and to evaluate on."""
     fitted, data = prepared(recipe, watch=watch)
     run = Run(group.path)
     check_same(run, fitted, f"Choose other --runs, or remove {run.path} to train it again.")

@@ -1,4 +1,4 @@
-"""Results as JSON files: what the network of a row and a seed was found to do, as it is published."""
+"""Results as JSON files: the published numbers of the network of a row and a seed."""
 
 import math
 import shlex
@@ -21,7 +21,7 @@ RESULTS = Path("results/paper")
 OPEN = ("seeds", "task")  # what a row's recipe leaves to each seed and to the data
 FITTED = ("epsilon", "model", "epochs", "batch", "hold_out")  # the data decides them where a recipe does not
 AGAIN = "Remove it, and they are made again."
-KINDS = {"changes": (dict,), "weights": (str, dict)}  # of results a digest, of analyses one for each row
+KINDS = {"changes": (dict,), "weights": (str, dict)}  # results have one digest, analyses one for each row
 KEYS = ("row", "seed", "epsilon", "weights", "split", *(f"{way}.{rate}" for way in WAYS for rate in RATES))
 
 
@@ -31,13 +31,13 @@ def file_of(out: Path, row: str, seed: int) -> Path:
 
 
 def result_of(out: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The results of a row and a seed, if they are there; all that can be wrong with them is named.
+    """Read the results of a row and a seed; None if there are none, and an error for anything wrong with them.
 
     Args:
         out: where they are.
         row: its name.
         seed: its number.
-        recipe: of the row, with the changes: theirs must be the same, but for what data and seed decide.
+        recipe: of the row, with the changes; that of the results may differ only in what data and seed decide.
         changes: of the recipe that ships.
     """
     path = file_of(out, row, seed)
@@ -51,7 +51,7 @@ def result_of(out: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[s
 def check_result(
     found: Mapping[str, Any], path: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[str, Any]
 ) -> None:
-    """Complain about results that are not those of a row, a seed and a recipe, or that contradict themselves."""
+    """Raise an error for results that are not those of a row, a seed and a recipe, or that contradict themselves."""
     if (found["row"], found["seed"]) != (row, seed) or type(found["seed"]) is not int:
         got = f"those of {found['row']}, seed {found['seed']!r}"
         raise expected(f"results of {row}, seed {seed}, at {path}", got, AGAIN)
@@ -73,7 +73,7 @@ def check_result(
 
 
 def _recipe_of(found: Mapping[str, Any], path: Path) -> tuple[Recipe, Guarantee, Guarantee]:
-    """The recipe of results, its guarantee, and the one that stands beside it."""
+    """The recipe of results, its guarantee, and the guarantee that the file itself names."""
     if not isinstance(found.get("recipe"), dict):
         raise expected(f"results with their recipe at {path}", repr(found.get("recipe")), AGAIN)
     try:
@@ -118,7 +118,7 @@ def _text(value: Any) -> str:
 
 
 def check_alike(out: Path, results: Sequence[Mapping[str, Any]]) -> None:
-    """Complain if results of a row are not of several networks on the same points: their mean would say nothing."""
+    """Refuse results of a row that are not of several networks on the same points: their mean would say nothing."""
 
     def files(*several: Mapping[str, Any]) -> list[Path]:
         return [file_of(out, one["row"], one["seed"]) for one in several]
@@ -135,7 +135,7 @@ def check_alike(out: Path, results: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_result(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """What a JSON file of results holds, with these keys at least; a dotted one is a fraction in a table."""
+    """Read a JSON file of results that has these keys; a dotted one is a fraction in a table."""
     remedy = "Remove it, and it is made again."
     try:
         found = read_json(path)
@@ -165,7 +165,7 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
     """The numbers of one trained network as they are published; ``changes`` are those of its recipe, if any."""
     recipe = run.read_recipe()
     return {
-        **answers.about,  # first: it cannot stand for anything below
+        **answers.about,  # first, so that it cannot replace anything below
         "row": row,
         "seed": recipe.seed,
         "epsilon": answers["uniform"].epsilon,

@@ -42,7 +42,7 @@ def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
 
 
 def check_seeds(seeds: int | None) -> None:
-    """Complain about a number of seeds that cannot be trained; None stands for the usual one."""
+    """Raise an error for a number of seeds that cannot be trained; None stands for the usual one."""
     count = 1 if seeds is None else as_count(seeds)
     if count is None or count > MOST_SEEDS:
         raise expected(f"`seeds` to be an integer in 1..{MOST_SEEDS}", repr(seeds))

@@ -1,4 +1,4 @@
-"""What the paper says, and ours beside it."""
+"""The paper's numbers, and ours beside them."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from safeset.certificates.margins import METHODS
 from safeset.evaluation import SIZES
 from safeset.paper.predictions import RATES, WAYS
 
-SIZES_TOO = ("top1", "smallest_share", *SIZES)  # which results have that were made since these are counted
+SIZES_TOO = ("top1", "smallest_share", *SIZES)  # older results do not have these
 # Table 1 of the paper: VRA, rejection rate and clean accuracy, each with its standard deviation over ten runs.
 PAPER: dict[str, tuple[tuple[float, float | None], ...]] = {
     "eurosat/standard": ((0.749, 0.003), (0.204, 0.002), (0.862, 0.003)),
@@ -50,7 +50,7 @@ def seeds_of(row: str) -> int:
 
 
 def table_lines(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A line for each row and number: the paper's, and ours by each way, mean ± standard deviation."""
+    """A line for each row and number: the paper's, and ours in each way, mean ± standard deviation."""
     lines = []
     for row, group in groupby(records, key=lambda each: str(each["row"])):
         several = list(group)

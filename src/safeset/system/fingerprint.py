@@ -10,8 +10,8 @@ class Difference(NamedTuple):
 
     Attributes:
         what: a key of the recipe, ``weights`` or ``test``.
-        own: what the one says, None where it says nothing.
-        other: what the other says.
+        own: the value of the one, None where it has none.
+        other: the value of the other.
     """
 
     what: str
@@ -39,21 +39,21 @@ class Fingerprint:
 
     @classmethod
     def of(cls, record: Mapping[str, Any], *keys: str) -> "Fingerprint":
-        """That of a JSON file of results, whose own ``keys`` say what there is to say of the recipe."""
+        """That of a JSON record; its values at ``keys`` are taken for those of the recipe."""
         return cls({key: record.get(key) for key in keys}, record.get("weights"), record.get("test"))
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All that it says, by name."""
+        """Every value by its name."""
         return {**self.recipe, "weights": self.weights, "test": self.test}
 
     @property
     def unknown(self) -> list[str]:
-        """The names of what it leaves open."""
+        """The names of values that it does not have."""
         return [what for what, value in self.facts.items() if value is None]
 
     def differences(self, other: "Fingerprint", *, besides: Collection[str] = ()) -> list[Difference]:
-        """What differs, but for what is named by ``besides``; the facts of this one first."""
+        """All values that differ, besides those that are named."""
         own, others = self.facts, other.facts
         return [
             Difference(what, own.get(what), others.get(what))

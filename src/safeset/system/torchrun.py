@@ -1,4 +1,4 @@
-"""What torchrun says to the processes that it starts, by environment variables; torch is not needed to read them."""
+"""The environment variables that torchrun sets; read here, so that the command line can do so without torch."""
 
 import os
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from safeset.errors import expected
 
-MOST_BYTES = 2**24  # of a text; a recipe has some thousands
-DEEPEST = 50  # tables and lists in one another, and parts of a dotted key
-# Comments and strings of TOML; what is not closed goes on to its end, so that each character is looked at once.
+MOST_BYTES = 2**24  # a text with more is refused; a recipe has some thousands
+DEEPEST = 50  # nested tables and lists, and parts of a dotted key
+# Comments and strings of TOML; one that is not closed extends to the end, so that no character is matched twice.
 _QUOTED = re.compile(
     r"""
     \#[^\n]* | \"{3} (?:\\.|[^\\])*? (?:\"{3}(?!\")|\\?\Z) | \'{3} .*? (?:\'{3}(?!\')|\Z)
@@ -29,7 +29,7 @@ def read_text(path: Path) -> str:
         ArgumentError: if it cannot be read, or is something else.
     """
     try:
-        mode = path.stat().st_mode  # before it is opened: a pipe would be waited for, a device never ends
+        mode = path.stat().st_mode  # checked before opening: reading a pipe would wait, and a device never ends
         content = b""
         if stat.S_ISREG(mode):
             with path.open("rb") as file:
@@ -76,7 +76,7 @@ def read_json(path: Path) -> Any:
 
 
 def _parse(parser: Callable[[str], Any], text: str, wanted: str) -> Any:
-    """The values, none of which is too deep or too long to be shown in a message."""
+    """Parse a text, and refuse values that are nested too deeply or too long to be shown in a message."""
     try:
         found = parser(text)
     except (ValueError, RecursionError) as error:

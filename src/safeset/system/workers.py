@@ -1,4 +1,4 @@
-"""The processes that share a job, as torchrun starts them; without it, one process is all of them."""
+"""The processes that share a job, as torchrun starts them; without torchrun there is one."""
 
 import os
 import platform
@@ -19,17 +19,17 @@ Value = TypeVar("Value")
 
 
 class LostWorkerError(SafesetError):
-    """A worker does not answer any more."""
+    """A worker has stopped answering."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who shares the job with this process. All of them make the same calls in the same order.
+    """The processes that share a job. All of them make the same calls in the same order.
 
     Attributes:
         rank: this one's number; the first, 0, does what only one may: it reads and writes runs, and prints.
         count: how many there are.
-        joined: whether they talk to each other; false without torchrun.
+        joined: whether they exchange messages; false without torchrun.
     """
 
     rank: int = 0
@@ -85,7 +85,7 @@ class Workers:
                     dist.broadcast(tensor.detach(), src=0)
 
     def everyones(self, value: Value) -> list[Value]:
-        """What each worker has, in their order."""
+        """The values of all workers, in their order."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
@@ -94,7 +94,7 @@ class Workers:
         return values
 
     def decide(self, function: Callable[[], Value]) -> Value:
-        """What the first worker gets from a function that only it calls; if it fails there, it fails everywhere."""
+        """Have only the first worker call a function, and give its result to all; an error is raised everywhere."""
         if self.count == 1:
             return function()
         outcome: list[Any] = [None, None]
@@ -111,7 +111,7 @@ class Workers:
 
     @property
     def _talk(self) -> str:
-        """Where numbers lie that are exchanged: NCCL alone, as some programs choose it, knows only a GPU's."""
+        """The device of messages: a program that chose NCCL alone can only send from a GPU."""
         return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
     def _send(self, outcome: list[Any]) -> list[Any]:
@@ -120,7 +120,7 @@ class Workers:
         return outcome
 
     def in_turn(self, function: Callable[[], Value]) -> Value:
-        """What a function returns, called by one worker of each machine first: the others find what it has cached."""
+        """Call a function on one worker of each machine first, so that the others find what it has cached."""
         if self.count == 1:
             return function()
         leader = torchrun.local_rank() == "0"
@@ -129,7 +129,7 @@ class Workers:
         return value if leader else function()  # type: ignore[return-value]
 
     def check_same(self, value: object, what: str) -> None:
-        """Complain if a worker has something else than the first."""
+        """Raise an error if a worker has something else than the first."""
         values = self.everyones(value)
         other = [rank for rank, each in enumerate(values) if each != values[0]]
         if other:
@@ -159,16 +159,16 @@ def join_workers(device: str | None = None) -> Iterator[Workers]:
     from torch.distributed.rendezvous import rendezvous  # not in every build of torch
 
     store, rank, count = next(rendezvous("env://"))
-    # After a restart torchrun's store may still hold where the lost workers could be reached: each attempt has its own.
+    # Each attempt has a prefix of its own: after a restart the store still holds addresses of lost workers.
     store = dist.PrefixStore(f"attempt {attempt()}", store)  # type: ignore[attr-defined]
     backend = "gloo" if place.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=count)
     yield Workers.here()
-    dist.destroy_process_group()  # only where all went well: else others may not answer
+    dist.destroy_process_group()  # after an error others may not answer, so nothing is sent
 
 
 def starter() -> str:
-    """What started this process, as long as it lives: torchrun on this machine is the same after a restart."""
+    """Names the process that started this one: torchrun's is the same after it has restarted its workers."""
     return f"{platform.node()} {os.getppid()}"
 
 
@@ -179,7 +179,7 @@ def attempt() -> int:
 
 @contextmanager
 def _answers(count: int) -> Iterator[None]:
-    """What torch says when another worker is gone, in our words."""
+    """Turn torch's error for a worker that is gone into one that says what to do."""
     try:
         yield
     except RuntimeError as error:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Plain(Console):
-    """A console that shows texts as they are: names may hold brackets and colons, and may not move the cursor."""
+    """A console that shows texts as they are: names may hold brackets and colons, but cannot move the cursor."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -46,7 +46,7 @@ class _Plain(Console):
 
 
 def discard(stream: TextIO) -> None:
-    """Send nowhere what cannot be written to a stream: else Python would try again at its end."""
+    """Discard what cannot be written to a stream, or Python would try again at its own end."""
     try:
         stream.flush()
     except OSError:
@@ -54,7 +54,7 @@ def discard(stream: TextIO) -> None:
 
 
 def visible(text: str) -> str:
-    r"""A text whose control characters are written out: names in a model from elsewhere may be hostile.
+    r"""A text with its control characters escaped: names in a model from elsewhere may be hostile.
 
     >>> visible("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -64,7 +64,7 @@ def visible(text: str) -> str:
 
 
 PIPE_CLOSED = 128 + signal.SIGPIPE
-TIMED_STEPS, TIMED_SECONDS = 20, 5.0  # after which the time of a training is estimated
+TIMED_STEPS, TIMED_SECONDS = 20, 5.0  # the time left of a training is estimated after so many, or so long
 FIRST = torchrun.rank() == "0"  # of several workers only the first shows anything
 out, err = _Plain(soft_wrap=True), _Plain(stderr=True, soft_wrap=True)
 
@@ -88,7 +88,7 @@ def print_table(title: str, header: list[str], rows: Iterable[list[str]], *, tex
 
 
 def one_line(text: str) -> str:
-    r"""A text that is safe to show, and in one line: the name of a file may hold another row of the table.
+    r"""A text that is safe to show in one line: a line break in a name would look like another row of a table.
 
     >>> one_line("a\nb")
     'a\\nb'
@@ -113,7 +113,7 @@ def show_wait(items: Iterator[Any], what: str) -> Iterator[Any]:
 
 
 def _bars() -> bool:
-    """Whether to draw bars: on a terminal or in a notebook that can, and of several workers by the first."""
+    """Whether to draw bars: on a terminal or in a notebook with widgets, by the first of several workers."""
     return FIRST and (err.is_terminal or (err.is_jupyter and find_spec("ipywidgets") is not None))
 
 
@@ -121,19 +121,19 @@ def bar(what: str = "", *, total: int | None = None, done: int = 0) -> "Bar | No
     """A bar, on a terminal or in a notebook; elsewhere nothing is shown."""
     if not _bars():
         return NoBar()
-    from safeset.terminal.bars import Bar  # only terminals need it
+    from safeset.terminal.bars import Bar  # rich's bars are imported only where they are drawn
 
     return Bar(err, what, total=total, done=done)
 
 
 class NoBar:
-    """What stands for a bar where none is drawn."""
+    """Takes the place of a `Bar` where none is drawn."""
 
     def show(self, done: int, *, what: str | None = None, total: int | None = None, now: bool = False) -> None:
-        """Nothing."""
+        """Ignore how much is done."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing, as nothing is shown."""
 
     def __enter__(self) -> Self:
         return self
@@ -182,7 +182,7 @@ class TrainingWatch:
             self._estimate(time.perf_counter())
 
     def _estimate(self, now: float) -> None:
-        """The time left, by steps after the first ones, which take longer."""
+        """Print the time left, once; the first steps are not counted, because they take longer."""
         if self.timed is None:
             self.timed = now, self.done
             return
@@ -247,7 +247,7 @@ def print_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning: safeset's own as it is, others with their kind; of several workers the first does."""
+    """Print a warning: safeset's own as it is, others with their type; only the first of several workers prints."""
     if not FIRST:
         return
     own = category.__module__.startswith("safeset")
@@ -274,7 +274,7 @@ def print_failure(text: str) -> None:
 
 @contextmanager
 def transfer(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for bytes; called with those done, and all."""
+    """Show a bar for bytes; call what this gives with the bytes that are done, and with all."""
     with bar(what) as shown:
         yield lambda done, total: shown.show(
             done, total=total, what=f"{what}: {done / 1e6:.1f} of {total / 1e6:.1f} MB"

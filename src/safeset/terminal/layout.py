@@ -7,7 +7,7 @@ from rich.text import Text
 
 GAP = "  "  # between columns, and before the pairs of a block
 PAIRS = "   "  # between two pairs of a block
-NARROWEST = 20  # cells: a terminal that says that it has fewer gets lines of these
+NARROWEST = 20  # cells: lines are no shorter, even if a terminal says that it is narrower
 NAME, TITLE = "dim", "bold"
 
 
@@ -23,7 +23,7 @@ def table_lines(
         header: names of the columns; a column without a name has "".
         rows: cells, one line each.
         width: in cells; None for no limit.
-        texts: so many first columns are texts, the others numbers.
+        texts: how many of the first columns are texts; the others are numbers.
 
     >>> for line in table_lines(["method", "ε", "VRA"], [["uniform", "0.5", "0.653"], ["joint", "0.05", "0.8"]]):
     ...     print(line)
@@ -112,7 +112,7 @@ def _blocks(
 
 
 def _pack(rooms: Sequence[int], width: int) -> list[list[int]]:
-    """Columns but the first in lines, as many in each as fit; at least one."""
+    """Put all columns but the first into lines, as many into each as fit, and at least one."""
     lines: list[list[int]] = []
     taken = width + 1
     for column in range(1, len(rooms)):
@@ -126,7 +126,7 @@ def _pack(rooms: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _pair(name: str, value: str, width: int, text: bool) -> Text:
-    """A name and its value, set in the cells that the column takes; only these where there is no value."""
+    """A name and its value, as wide as the column; blanks where there is no value."""
     return Text.assemble((name if value else " " * cell_len(name), NAME), _align(value, width, text))
 
 

@@ -18,7 +18,7 @@ def smallest_sets(certificate: Certificate) -> Tensor:
 
 
 def some_of(points: Tensor, count: int, seed: int) -> list[int]:
-    """So many of the points that qualify, or all if there are fewer: a draw without looking.
+    """Draw ``count`` of the points that qualify at random, or all if there are fewer.
 
     Args:
         points: (n,) booleans, which qualify.
@@ -54,7 +54,7 @@ def is_gathered(relaxed: Certificate, grouped: Certificate) -> Tensor:
 
 
 def counts(certificate: Certificate) -> Tensor:
-    """(classes, classes) in how many certified answers, optional classes included, both classes are."""
+    """(classes, classes) the number of certified answers that hold both classes, as optional ones too."""
     sets = certificate.whole.double()
     return (sets.T @ sets).round().long()
 

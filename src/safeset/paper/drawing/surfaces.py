@@ -17,10 +17,10 @@ from safeset.paper.drawing.choices import smallest_sets
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# At least 33 apart in CIELAB, each two of them and ⊥, also as protanopes, deuteranopes and tritanopes see them.
+# Each two of these and ⊥ are at least 33 apart in CIELAB, also for people who are colour-blind in any way.
 CLASSES = ("#0b5fa5", "#f5d04e", "#c44e1c", "#66c2a5")
 REJECTED = "#333333"
-STRIPE = 9  # dots
+STRIPE = 9  # dots across
 PANELS = (  # the network, the method, the title
     ("plain", "uniform", "An ordinary network"),
     ("standard", "uniform", "GloRo: the best class stays the best"),
@@ -31,7 +31,7 @@ GAP, TITLE, ROOM = 0.2, 0.47, 0.05  # inches, and units of the plane around the 
 
 
 def draw_surfaces(nets: Mapping[str, CertifiedNet], data: Dataset, *, across: int | None = None) -> bytes:
-    """Five panels, the data and what each network safely predicts in the plane, as a PNG file.
+    """Draw five panels, the data and what each network safely predicts in the plane, as a PNG file.
 
     Args:
         nets: ``plain``, ``standard`` and ``rt2``.
@@ -69,9 +69,9 @@ class _Page:
         sheet: to paint on.
         low: the lower left corner of the plane that panels show.
         high: its upper right corner.
-        extent: the same as matplotlib wants it.
-        wide: inches of a panel.
-        tall: the same.
+        extent: both corners in matplotlib's order.
+        wide: a panel's width in inches.
+        tall: its height.
     """
 
     def __init__(self, data: Dataset, epsilon: float) -> None:
@@ -94,7 +94,7 @@ class _Page:
         return MARGIN + column * (self.wide + GAP), MARGIN + row * (TITLE + self.tall + GAP) + TITLE
 
     def panel(self, place: int, title: str, numbers: str) -> "Axes":
-        """A field for a panel, with a title and numbers above it."""
+        """Add the axes of a panel, with a title and numbers above them."""
         left, top = self.corner(place)
         self.sheet.text(left, top - TITLE + 0.05, title, fontsize=BODY, fontweight="bold")
         self.sheet.text(left, top - TITLE + 0.24, numbers, fontsize=SMALL, color=FAINT)
@@ -115,7 +115,7 @@ def plane(low: Tensor, high: Tensor, across: int) -> Tensor:
 
 
 def stripe_sets(sets: Tensor, stripe: int = STRIPE) -> "np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]":
-    """Sets of classes as colours, (rows, columns, classes) booleans → (rows, columns, 3) bytes.
+    """Colour sets of classes: (rows, columns, classes) booleans → (rows, columns, 3) bytes.
 
     A class has its colour, the empty set has its own; the classes of a larger set take turns in slanting stripes. There
     is a white line between different sets.
@@ -134,11 +134,12 @@ def stripe_sets(sets: Tensor, stripe: int = STRIPE) -> "np.ndarray[tuple[int, in
 
 
 def _points(axes: "Axes", data: Dataset, epsilon: float) -> None:
-    """The training points, the names of their classes in their midst, and a disc as large as ε."""
+    """Draw the training points, the names of classes in their midst, and a disc of radius ε."""
     from matplotlib.patches import Circle
     from matplotlib.patheffects import withStroke
 
-    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))  # no class above the others
+    # In random order, no class covers the others.
+    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
     x, y = data.train.inputs[order], data.train.y[order]
     axes.set_facecolor("#f4f4f4")
     axes.scatter(x[:, 0], x[:, 1], s=3, c=[CLASSES[label] for label in y.tolist()], linewidths=0)
@@ -153,7 +154,7 @@ def _points(axes: "Axes", data: Dataset, epsilon: float) -> None:
 
 
 def _legend(page: _Page, seen: list[tuple[int, ...]], class_names: tuple[str, ...]) -> None:
-    """A swatch for each set that there is, in place of the last panel."""
+    """Draw a swatch for each set that occurs, in place of the last panel."""
     swatch, columns = (0.42, 0.28), 2
     per = -(-len(seen) // columns)
     corner, down = page.corner(5), min(0.4, page.tall / per)
