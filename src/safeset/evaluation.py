@@ -235,8 +235,8 @@ def evaluate(
                 for label in sorted(set(part.y.tolist())) if per_class else ():
                     some = part.y == label
                     parts[method, epsilon][label].update(certificate[some], part.y[some])
-    stated = net.guarantee if guarantee is None else as_guarantee(guarantee).bind(names)
-    baseline = stated.baseline(torch.bincount(split.y.cpu(), minlength=net.classes).tolist()) / _some(len(split))
+    asked = net.guarantee if guarantee is None else as_guarantee(guarantee).bind(names)
+    baseline = asked.baseline(torch.bincount(split.y.cpu(), minlength=net.classes).tolist()) / _some(len(split))
     rows = []
     for (method, epsilon), metrics in whole.items():
         total, *counts = Metrics.totals([metrics, *(parts[method, epsilon] if per_class else ())])

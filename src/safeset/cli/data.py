@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from safeset.cli.options import Background, Drop, OneHot, Units, names
+from safeset.cli.options import Background, Drop, Label, OneHot, Size, SkipBad, Units, names
 from safeset.errors import counted, expected
 from safeset.terminal import console
 
@@ -28,13 +28,13 @@ def data_list() -> None:
 def data_show(
     source: Annotated[str, typer.Argument(help="A name, a folder of class folders, .npz or .csv.")],
     out: Annotated[Path | None, typer.Option(help="File for the picture. Default: NAME.png in the cache.")] = None,
-    size: Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")] = None,
+    size: Size = None,
     background: Background = None,
-    label: Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")] = None,
+    label: Label = None,
     drop: Drop = None,
     one_hot: OneHot = None,
     units: Units = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Counts by class, and a picture."""
     if out is not None and out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
@@ -42,7 +42,7 @@ def data_show(
     from safeset.data.images import cache_folder
     from safeset.data.quality import report
     from safeset.data.sources import SOURCES, load_data
-    from safeset.drawing.picture import picture
+    from safeset.drawing.picture import draw_picture
     from safeset.recipes.recipe import Data
     from safeset.recipes.toml import from_table
     from safeset.system.files import write_whole
@@ -57,13 +57,13 @@ def data_show(
         "skip_bad": skip_bad or None,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    stated = from_table(Data, {"source": source, **given}, "data")
-    found = load_data(source, progress=console.progress, **stated.options)
+    checked = from_table(Data, {"source": source, **given}, "data")
+    found = load_data(source, progress=console.progress, **checked.options)
     report(found, oddities=source not in SOURCES)
     _show_counts(found)
     target = out or cache_folder() / f"{found.name}.png"
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, picture(found, target.suffix.lower()))
+    write_whole(target, draw_picture(found, target.suffix.lower()))
     console.out.print(f"Picture: {target}")
 
 

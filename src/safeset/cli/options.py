@@ -20,6 +20,9 @@ Background = Annotated[
     str | None, typer.Option(help="Images with transparency: the colour behind them. Default: white.")
 ]
 Units = Annotated[str | None, typer.Option(help="raw: own numbers as they are, and ε in their units.")]
+Size = Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")]
+Label = Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")]
 Drop = Annotated[str | None, typer.Option(metavar="COLUMN,…", help="Tables: columns to leave out.")]
 OneHot = Annotated[
     str | None,

@@ -54,11 +54,11 @@ def read_table(
         header, rows = parse_table(file, str(path), tabs=path.suffix.lower() == ".tsv")
     if len(header) < 2:
         raise expected(f"{path} to have a column of numbers and one of labels", counted(len(header), "column"))
-    stated, notes = dict(ranges or {}), list[str]()
-    label = _choose_label(label, header, {*stated, *drop, *one_hot}, notes, quiet=bool(stated), path=path)
-    columns = _choose_columns(header, rows, label, drop, stated, notes, path)
+    fixed, notes = dict(ranges or {}), list[str]()
+    label = _choose_label(label, header, {*fixed, *drop, *one_hot}, notes, quiet=bool(fixed), path=path)
+    columns = _choose_columns(header, rows, label, drop, fixed, notes, path)
     texts = dict(one_hot) if isinstance(one_hot, Mapping) else texts_of(rows, header, one_hot, str(path))
-    inputs = _order_inputs(input_names(columns, texts), stated, path)
+    inputs = _order_inputs(input_names(columns, texts), fixed, path)
     check_no_texts(rows, header, [name for name in columns if name not in texts], str(path))
     numbers, labels, bad = numbers_of(rows, header, inputs, label, texts)
     _check_rows(numbers, list(bad.values()), skip_bad, path)
@@ -69,8 +69,8 @@ def read_table(
         chosen = dict.fromkeys(inputs, UNCHANGED)
     else:
         own = zip(x[stay].amin(dim=0).tolist(), x[stay].amax(dim=0).tolist(), strict=True)
-        chosen = {name: _pair(stated.get(name, pair)) for name, pair in zip(inputs, own, strict=True)}
-    chosen |= {name: UNCHANGED for name in input_names(texts, texts) if name not in stated}
+        chosen = {name: _pair(fixed.get(name, pair)) for name, pair in zip(inputs, own, strict=True)}
+    chosen |= {name: UNCHANGED for name in input_names(texts, texts) if name not in fixed}
     points = scaled(x, chosen)
     if not bool((points.abs() <= LARGEST).all()):
         raise expected(f"numbers of {path} that fit into float32", "numbers too large for it", "Scale them.")
@@ -113,29 +113,29 @@ def _choose_columns(
     rows: list[Row],
     label: str,
     drop: Sequence[str],
-    stated: Mapping[str, tuple[float, ...]],
+    fixed: Mapping[str, tuple[float, ...]],
     notes: list[str],
     path: Path,
 ) -> list[str]:
     """Choose the inputs: all columns but the label, those to drop, and a first one that only numbers the rows."""
-    unknown = next((name for name in drop if name not in header and not stated), None)
+    unknown = next((name for name in drop if name not in header and not fixed), None)
     if unknown is not None:
         raise expected(f"columns of {path} to leave out", repr(unknown), nearest(unknown, header))
     columns = [name for name in header if name != label and name not in drop]
-    if columns[:1] == header[:1] and header[0] not in stated and is_index(header, rows):
+    if columns[:1] == header[:1] and header[0] not in fixed and is_index(header, rows):
         notes.append("The first column has no name and only numbers the rows: it was left out.")
         return columns[1:]
     return columns
 
 
-def _order_inputs(inputs: list[str], stated: Mapping[str, tuple[float, ...]], path: Path) -> list[str]:
+def _order_inputs(inputs: list[str], fixed: Mapping[str, tuple[float, ...]], path: Path) -> list[str]:
     """Put the inputs in the order of the ranges: a run has those of its network, and another file may differ."""
-    for name in stated:
+    for name in fixed:
         if name not in inputs:
             raise expected(f"ranges for columns of {path}", repr(name), nearest(name, inputs))
     if not inputs or len(set(inputs)) < len(inputs):
         raise expected(f"columns of different names in {path}", "none" if not inputs else "the name of an encoded text")
-    return [*stated, *(name for name in inputs if name not in stated)]
+    return [*fixed, *(name for name in inputs if name not in fixed)]
 
 
 def _check_rows(numbers: list[list[float]], bad: list[str], skip_bad: bool, path: Path) -> None:

@@ -20,7 +20,7 @@ PLANE, AXIS = 5.2, 0.7  # inches: side of the scatter plot, room for its labels
 TRAIN, TEST = "#2f6db3", "#a9c6e8"
 
 
-def picture(data: Dataset) -> bytes:
+def draw_dataset(data: Dataset) -> bytes:
     """Draw training points as a PNG file: images by class, or a scatter plot; beside them how many points a class has.
 
     Points that are no images are placed by their own two numbers, or by their first two principal components.
