@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from safeset.data.columns import (
     OneHot,
@@ -65,12 +66,7 @@ def read_table(
     names, y = as_labels(labels, None)
     x = torch.tensor(numbers, dtype=torch.float64)
     stay, held = stratify(y, TEST_SHARE, seed=0)
-    if units is not None:
-        chosen = dict.fromkeys(inputs, UNCHANGED)
-    else:
-        own = zip(x[stay].amin(dim=0).tolist(), x[stay].amax(dim=0).tolist(), strict=True)
-        chosen = {name: _pair(fixed.get(name, pair)) for name, pair in zip(inputs, own, strict=True)}
-    chosen |= {name: UNCHANGED for name in input_names(texts, texts) if name not in fixed}
+    chosen = _ranges(x[stay], inputs, fixed, texts, raw=units is not None)
     points = scaled(x, chosen)
     if not bool((points.abs() <= LARGEST).all()):
         raise expected(f"numbers of {path} that fit into float32", "numbers too large for it", "Scale them.")
@@ -148,6 +144,17 @@ def _check_rows(numbers: list[list[float]], bad: list[str], skip_bad: bool, path
         warnings.warn(f"{counted(len(bad), 'row')} of {path} left out: {first_few(bad)}.", DataWarning, stacklevel=3)
     if not numbers:
         raise expected(f"rows of numbers in {path}", "none")
+
+
+def _ranges(
+    x: Tensor, inputs: list[str], fixed: Mapping[str, tuple[float, ...]], texts: OneHot, *, raw: bool
+) -> dict[str, tuple[float, float]]:
+    """The range that scales each input: a fixed one, or its own in the training rows; texts are 0 and 1 already."""
+    if raw:
+        return dict.fromkeys(inputs, UNCHANGED)
+    own = zip(x.amin(dim=0).tolist(), x.amax(dim=0).tolist(), strict=True)
+    found = {name: _pair(fixed.get(name, pair)) for name, pair in zip(inputs, own, strict=True)}
+    return found | {name: UNCHANGED for name in input_names(texts, texts) if name not in fixed}
 
 
 def _pair(ends: tuple[float, ...]) -> tuple[float, float]:
