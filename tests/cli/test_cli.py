@@ -155,7 +155,7 @@ def test_mistakes_in_training_are_messages(tmp_path, arguments, message):
     assert not (tmp_path / "runs").exists()
 
 
-def test_usage_errors_are_told_and_exit_2(tmp_path):
+def test_usage_errors_are_reported_and_exit_2(tmp_path):
     _, errors = safeset("train", "--epochs", "many", cwd=tmp_path, code=2)
     assert "--epochs" in errors
     _, errors = safeset("evaluat", cwd=tmp_path, code=2)

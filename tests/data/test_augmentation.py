@@ -75,7 +75,7 @@ def test_shifts_reach_as_far_as_they_say():
     assert not Augmentation().draw(3, torch.Generator()).any()
 
 
-def test_what_cannot_be_moved_is_told():
+def test_what_cannot_be_moved_is_reported():
     with pytest.raises(ArgumentError, match="images to augment"):
         Augmentation(shift=1).check((5,))
     with pytest.raises(ArgumentError, match="square images"):

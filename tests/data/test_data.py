@@ -80,7 +80,7 @@ def test_mistakes_in_data_are_named():
         Dataset("mine", Split(x, y % 2), Split(x[:, :1], y % 2), ("a", "b"), "cm")
 
 
-def test_data_that_is_not_there_is_told_where_to_go(tmp_path, monkeypatch):
+def test_missing_data_is_reported_with_its_place(tmp_path, monkeypatch):
     monkeypatch.setenv("SAFESET_DATA", str(tmp_path))
     with pytest.raises(DataNotFoundError, match=rf"{tmp_path}/cifar-100-binary.*set SAFESET_DATA"):
         cifar100()

@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine, which can be told to misbehave."""
+"""Downloads from a real server on this machine, which can be made to misbehave."""
 
 import gzip
 import hashlib
@@ -190,7 +190,7 @@ def closed_port():
         return taken.getsockname()[1]
 
 
-def test_offline_one_is_told_what_to_do_by_hand(tmp_path):
+def test_offline_the_error_says_what_to_do_by_hand(tmp_path):
     url = f"http://127.0.0.1:{closed_port()}/set.zip"
     archives = {"set": Archive(url, "0123abcd" * 4, 10, "set", "")}
     with pytest.raises(DataNotFoundError) as caught:
@@ -336,7 +336,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_system(tmp_path, server
 HOLD = "import fcntl, sys; f = open(sys.argv[1], 'ab'); fcntl.flock(f, 2); print('held', flush=True); input()"
 
 
-def test_a_second_process_is_told(tmp_path, server):
+def test_a_second_process_is_refused(tmp_path, server):
     archives = server.archive(zipped())
     command = [sys.executable, "-c", HOLD, str(tmp_path / ".set.lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

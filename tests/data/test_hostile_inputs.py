@@ -121,7 +121,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_images_that_cannot_be_used_are_told(tmp_path, kind):
+def test_images_that_cannot_be_used_are_reported(tmp_path, kind):
     content, message = BAD[kind]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -175,7 +175,7 @@ def claims(shape, descr="<f8"):
         (b"", "."),
     ],
 )
-def test_arrays_that_lie_are_told_before_anything_is_allocated(tmp_path, monkeypatch, content, message):
+def test_arrays_that_lie_are_reported_before_anything_is_allocated(tmp_path, monkeypatch, content, message):
     monkeypatch.chdir(tmp_path)
     path = archive(tmp_path / "x.npz", content)
     with pytest.raises(ArgumentError, match=rf"to be an \.npz file of plain arrays, but got .*{message}"):
@@ -194,7 +194,7 @@ def test_pickled_objects_in_arrays_are_refused_unread(tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_archives_that_are_broken_are_told(tmp_path):
+def test_archives_that_are_broken_are_reported(tmp_path):
     good = archive(tmp_path / "good.npz", npy(np.zeros((9, 99))), compression=zipfile.ZIP_DEFLATED).read_bytes()
     start = good.index(b"PK\x01\x02")
     spoilt = {
@@ -234,7 +234,7 @@ def test_a_bomb_of_zeros_is_not_unpacked(tmp_path, monkeypatch):
         (np.array([[np.longdouble("1e4000"), 0]]), "NaN or infinite|pixels"),
     ],
 )
-def test_numbers_that_are_no_pixels_are_told_and_stop_no_other(tmp_path, array, message):
+def test_numbers_that_are_no_pixels_are_reported_and_stop_no_other(tmp_path, array, message):
     np.savez(tmp_path / "x.npz", x=np.concatenate([array, np.full_like(array, 1)]))
     bad, good = read_points([str(tmp_path / "x.npz")], input_shape=(2,), units=PIXELS, stdin=None)
     assert bad.x is None
@@ -256,7 +256,7 @@ def test_numbers_of_every_type_are_read(tmp_path, kind):
 @pytest.mark.parametrize(
     "array", [np.zeros(()), np.zeros(3), np.zeros((2, 3)), np.zeros((0, 2, 2)), np.zeros((2, 2), complex)]
 )
-def test_arrays_of_other_shapes_are_told(tmp_path, array):
+def test_arrays_of_other_shapes_are_reported(tmp_path, array):
     np.savez(tmp_path / "x.npz", x=array)
     (found,) = read_points([str(tmp_path / "x.npz")], input_shape=(2,), units="cm", stdin=None)
     assert "shape" in found.problem or "numbers in an array" in found.problem
@@ -274,7 +274,7 @@ def test_arrays_of_other_shapes_are_told(tmp_path, array):
         (["cat", "dog", "cow"] * 4, {"x_test": np.zeros((1, 2)), "y_test": ["cta"]}, "Did you mean 'cat'"),
     ],
 )
-def test_labels_that_nobody_knows_are_told(tmp_path, y, more, message):
+def test_unknown_labels_are_reported(tmp_path, y, more, message):
     np.savez(tmp_path / "x.npz", x=np.zeros((12, 2)), y=y, **more)
     with pytest.raises(ArgumentError, match=message):
         read_npz(tmp_path / "x.npz")
@@ -322,7 +322,7 @@ def test_rows_that_cannot_be_used_stop_no_other(trained):
         (b'a,b,c\n"1,2,3\n', "3 col|columns|has"),
     ],
 )
-def test_tables_that_are_none_are_told(trained, content, message):
+def test_tables_that_are_none_are_reported(trained, content, message):
     output, errors = safeset("certify", "run", "-", cwd=trained, stdin=content, code=1)
     assert re.search(message, errors), (output, errors)
 
@@ -336,7 +336,7 @@ def test_a_table_for_training_is_held_to_the_same(tmp_path):
         assert read_table(tmp_path / "t.csv", skip_bad=True).classes == 2
 
 
-def test_names_that_cannot_be_written_down_are_told_before_training(tmp_path):
+def test_names_that_cannot_be_written_down_are_reported_before_training(tmp_path):
     for name in (b"caf\xe9", b"bar"):
         folder = os.path.join(os.fsencode(tmp_path), b"photos", name)
         os.makedirs(folder)
@@ -391,7 +391,7 @@ def test_points_that_are_not_finite_are_no_data(tmp_path, monkeypatch):
         (["--device", "cuda:99"], "a device of this machine"),
     ],
 )
-def test_parameters_out_of_range_are_told(trained, arguments, message):
+def test_parameters_out_of_range_are_reported(trained, arguments, message):
     (trained / "one.csv").write_text("a,b,c\n1,2,5\n")
     output, errors = safeset("certify", "run", "one.csv", "--json", *arguments, cwd=trained, code=1)
     assert message in errors
@@ -414,7 +414,7 @@ def test_parameters_out_of_range_are_told(trained, arguments, message):
         (["--set", "data.points=100000000000"], "Expected memory for what was asked"),
     ],
 )
-def test_recipes_out_of_range_are_told(tmp_path, arguments, message):
+def test_recipes_out_of_range_are_reported(tmp_path, arguments, message):
     _, errors = safeset("train", "--data", "blobs2d", "--out", "run", *arguments, cwd=tmp_path, code=1)
     assert message in errors
     assert not (tmp_path / "run").exists()

@@ -76,7 +76,7 @@ def test_two_folders_of_one_shape_keep_their_own_pixels(tmp_path):
     assert found[1][0, :, 0, 0].tolist() == [30, 20, 10]
 
 
-def test_a_file_that_changes_between_hash_and_decoding_is_told(tmp_path, monkeypatch):
+def test_a_file_that_changes_between_hash_and_decoding_is_reported(tmp_path, monkeypatch):
     root = photos(tmp_path / "pets")
     hashes = images._hashes
 
@@ -138,7 +138,7 @@ def jpeg(root):
 
 
 @pytest.mark.parametrize("kind", ["truncated", "text", "empty", "bomb", "pickle"])
-def test_bad_files_are_named_and_stop_unless_told_otherwise(tmp_path, kind):
+def test_bad_files_are_named_and_stop_unless_they_may_be_skipped(tmp_path, kind):
     content = {
         "truncated": jpeg(tmp_path)[:300],
         "text": b"hello",

@@ -68,7 +68,7 @@ def test_rows_that_come_twice_are_counted():
     assert single.startswith("1 of 2 classes has a single point")
 
 
-def test_images_that_are_enlarged_many_times_are_told(tmp_path):
+def test_images_that_are_enlarged_many_times_are_reported(tmp_path):
     for name in ("cat", "dog"):
         for place in range(5):
             noise(tmp_path / "tiny" / name / f"{place}.png", place + 10 * (name == "cat"), side=16 + place % 2)

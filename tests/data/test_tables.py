@@ -88,7 +88,7 @@ def test_texts_are_left_out_or_encoded(tmp_path):
         ({"drop": ["height", "city", "name"]}, "columns of different names in .*, but got none"),
     ],
 )
-def test_columns_that_are_not_there_are_told(tmp_path, options, message):
+def test_columns_that_are_not_there_are_reported(tmp_path, options, message):
     with pytest.raises(ArgumentError, match=message):
         read_table(people(tmp_path / "p.csv"), **options)
 

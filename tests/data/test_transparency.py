@@ -84,7 +84,7 @@ def test_folders_of_icons_are_not_black_squares(icons):
 
 
 @pytest.mark.parametrize("text", ["whit", "", "#12", "rgb(300)", "\0"])
-def test_colours_that_are_none_are_told(text):
+def test_colours_that_are_none_are_reported(text):
     with pytest.raises(ArgumentError, match="a colour such as white"):
         colour(text)
 

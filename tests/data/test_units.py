@@ -95,7 +95,7 @@ def test_a_run_keeps_units_and_range_and_suits_epsilon_to_them(work):
 
 
 @pytest.mark.parametrize("bad", ["range = [1.0]", "range = [2.0, 1.0]", "range = [nan, 1.0]", "range = [0, inf]"])
-def test_ranges_that_are_none_are_told(work, tmp_path, bad):
+def test_ranges_that_are_none_are_reported(work, tmp_path, bad):
     text = Run(work / "run").recipe.read_text()
     assert "range = [0.0, 1.0]" in text
     (tmp_path / "recipe.toml").write_text(text.replace("range = [0.0, 1.0]", bad))
@@ -263,7 +263,7 @@ def test_bytes_are_divided_in_float64(tmp_path):
     ]
 
 
-def test_numbers_that_float64_does_not_hold_are_told(tmp_path):
+def test_numbers_that_float64_does_not_hold_are_reported(tmp_path):
     for bad in (np.array([[2**53 + 1, 0]]), np.array([[np.longdouble(1) + np.finfo(np.longdouble).eps, 0]])):
         np.savez(tmp_path / "x.npz", x=np.concatenate([bad, np.zeros_like(bad)]), y=[0, 1])
         first, second = read_points([str(tmp_path / "x.npz")], input_shape=(2,), units="cm", stdin=None)

@@ -274,7 +274,7 @@ def test_the_images_are_those_that_were_drawn(quick):
         assert answers["uniform"].ranking[place, 0] == data.test.y[place]
 
 
-def test_nothing_that_qualifies_is_told(quick):
+def test_nothing_that_qualifies_is_reported(quick):
     answers, data = answers_of(runs_of(quick, "digits/rt3", 0)[0]), digits()
     networks = {"standard": answers, "rt3": answers}  # whatever one rejects, the other does too
     pixels = picture(samples.draw_recovered(networks, data, relaxed="rt3", classes=("4",), seed=0))
@@ -329,7 +329,7 @@ def test_surfaces_train_what_is_missing(monkeypatch, tmp_path):
     assert Run(tmp_path / "runs" / "blobs2d" / "rt2-seed4").read_recipe().seed == 4
 
 
-def test_what_is_left_out_is_told(tmp_path):
+def test_what_is_left_out_is_reported(tmp_path):
     told = []
     draw(runs=tmp_path, tell=told.append)  # nothing is drawn before it is asked for
     assert len(told) == len(FIGURES) - 1

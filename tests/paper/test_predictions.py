@@ -115,7 +115,7 @@ def test_answers_of_a_run_are_made_once(tmp_path, monkeypatch):
         assert torch.equal(answers_of(run, "cpu").labels, first.labels)
     stale = replace(first, about={**first.about, "weights": "of another network"}, labels=first.labels * 0)
     stale.write(run.path / NAME)
-    assert torch.equal(answers_of(run, "cpu").labels, first.labels)  # made anew
+    assert torch.equal(answers_of(run, "cpu").labels, first.labels)  # made again
 
 
 def test_other_files_are_refused(answers, tmp_path):

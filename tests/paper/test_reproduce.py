@@ -1,4 +1,4 @@
-"""Rows of the paper's table, trained and evaluated anew: here a small one."""
+"""Rows of the paper's table, trained and evaluated again: here a small one."""
 
 import json
 import signal
@@ -99,7 +99,7 @@ def test_analyses_are_of_the_published_networks(tmp_path, monkeypatch):
     (out / "digits-seed0.json").unlink()
     path, stale = results / "digits" / "rt3-seed0.json", {**found, "weights": {"rt3": "of another"}, "shares": {}}
     (out / "digits-seed0.json").write_text(json.dumps(stale))
-    assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]  # made anew
+    assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]  # made again
     for key, bad in (("data", "cifar100"), ("data", [1]), ("seed", 5), ("test", "of others"), ("changes", {})):
         (out / "digits-seed0.json").write_text(json.dumps({**found, key: bad}))
         assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]
@@ -130,7 +130,7 @@ def test_networks_that_are_there_are_not_trained_again(tmp_path, monkeypatch):
     assert reproduce(["digits/rt3"], seeds=3, changes=QUICK, **places) == first
 
 
-def test_what_is_done_is_told(tmp_path):
+def test_what_is_done_is_reported(tmp_path):
     said, places = [], {"out": tmp_path / "results", "runs": tmp_path / "runs", "device": "cpu", "changes": QUICK}
     reproduce(["digits/rt3"], seeds=1, tell=said.append, **places)
     reproduce(["digits/rt3"], seeds=3, tell=said.append, **places)

@@ -1,4 +1,4 @@
-"""Rows of the paper's table, asked for once more: what is there counts, and what is wrong with it is told."""
+"""Rows of the paper's table, asked for once more: what is there counts, and what is wrong with it is reported."""
 
 import json
 import os
@@ -87,18 +87,18 @@ def test_a_seed_whose_folder_is_gone_is_trained_alone(again):
         command()  # the group's own directory is in the way
 
 
-def test_networks_of_another_recipe_are_told_with_their_directory(again):
+def test_networks_of_another_recipe_are_reported_with_their_directory(again):
     path, command = again
     with pytest.raises(ArgumentError, match=r"`epochs` 2, but got 1. Choose other --runs, or remove .*rt3-seed0-to-1"):
         command(changes={**QUICK, "epochs": 1}, out=path / "others")
     assert not (path / "others").exists()
     lost = path / "runs" / "digits" / "rt3-seed2"
     lost.mkdir()
-    (lost / "recipe.toml").write_text("epsilon = 0.7")  # nothing was saved behind it: it is begun anew
+    (lost / "recipe.toml").write_text("epsilon = 0.7")  # nothing was saved behind it: it is begun again
     assert command(seeds=3)[2]["epsilon"] == 0.5
 
 
-def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
+def test_what_is_no_result_of_the_row_is_reported_with_the_remedy(again):
     path, command = again
     file = path / "results" / "digits" / "rt3-seed1.json"
     whole = json.loads(file.read_text())
@@ -147,7 +147,7 @@ def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
         command()
 
 
-def test_a_directory_whose_parts_do_not_belong_together_is_told(again):
+def test_a_directory_whose_parts_do_not_belong_together_is_reported(again):
     path, command = again
     shutil.rmtree(path / "results")
     group = path / "runs" / "digits" / "rt3-seed0-to-1"
@@ -226,7 +226,7 @@ def test_networks_of_other_data_are_not_taken(tables, monkeypatch):
         ("labels", lambda tensors, texts: tensors.update(labels=tensors["labels"][:50].clone())),
     ],
 )
-def test_stored_answers_that_do_not_fit_are_made_anew(again, name, damage):
+def test_stored_answers_that_do_not_fit_are_made_again(again, name, damage):
     path, command = again
     first = command()
     shutil.rmtree(path / "results")

@@ -1,4 +1,4 @@
-"""The results that are committed: whole, of the recipes that ship, and told without data or training."""
+"""The results that are committed: whole, of the recipes that ship, and shown without data or training."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def test_no_other_result_is_committed():
     assert rows == {str(file_of(Path(), row, seed)) for row in (*PAPER, *OTHERS) for seed in range(seeds_of(row))}
 
 
-def test_all_is_told_without_data(tmp_path):
+def test_all_is_shown_without_data(tmp_path):
     shutil.copytree(RESULTS, tmp_path / "results")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     output, errors = safeset("reproduce", cwd=tmp_path, SAFESET_DATA=str(tmp_path / "nowhere"))
@@ -44,7 +44,7 @@ def test_all_is_told_without_data(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
 
 
-def test_results_of_a_recipe_that_is_another_now_are_told(tmp_path):
+def test_results_of_a_recipe_that_is_another_now_are_reported(tmp_path):
     place = file_of(tmp_path, "cifar100/rt5", 0)
     place.parent.mkdir()
     whole = json.loads(file_of(RESULTS / "paper", "cifar100/rt5", 0).read_text())

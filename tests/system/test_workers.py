@@ -184,7 +184,7 @@ def test_workers_that_are_stopped_or_lost_go_on_where_they_were(undisturbed, tmp
     command = ["-m", "safeset", "train", *TRAINING, "--out", "two"]
     stopped = torchrun(*command, cwd=tmp_path, restarts=1)
     wait_for(2, stopped)
-    kill(stopped, 0)  # all start anew, and go on where they were, without --resume: it is their own run
+    kill(stopped, 0)  # all start again, and go on where they were, without --resume: it is their own run
     wait_for(epochs() + 2, stopped)
     stopped.send_signal(signal.SIGTERM)
     _, errors = ended(stopped, code=1)
