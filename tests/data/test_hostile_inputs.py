@@ -411,7 +411,7 @@ def test_parameters_out_of_range_are_reported(trained, arguments, message):
         (["--set", "data.seed=99999999999"], "`seed`"),
         (["--set", "loss.weight='1 -> 1000 log half'"], "at most 700"),
         (["--set", "x" + ".x" * 99999 + "=1"], "keys of at most 50 parts"),
-        (["--set", "data.points=100000000000"], "Expected memory for what was asked"),
+        (["--set", "data.points=100000000000"], "There is not enough memory"),
     ],
 )
 def test_recipes_out_of_range_are_reported(tmp_path, arguments, message):

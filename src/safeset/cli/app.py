@@ -239,7 +239,7 @@ def main() -> None:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         reason = str(error).partition("\n")[0].rpartition("Allocator: ")[2] or "too little"
-        console.print_failure(f"Expected memory for what was asked, but got: {reason}. Ask for less at a time.")
+        console.print_failure(f"There is not enough memory: {reason}. Ask for less at a time.")
         sys.exit(1)
 
 

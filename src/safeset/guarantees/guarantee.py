@@ -91,7 +91,7 @@ class Standard(Guarantee):
     """
 
     def largest_k(self, classes: int) -> int:
-        """1."""
+        """Always 1."""
         return _below(1, classes)
 
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
@@ -115,7 +115,7 @@ class _UpTo(Guarantee):
         object.__setattr__(self, "k", count)
 
     def largest_k(self, classes: int) -> int:
-        """The number k."""
+        """The k of this guarantee."""
         return _below(self.k, classes)
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ from safeset.runs.run import Run, load
 from safeset.system.files import read_tensors, write_tensors
 from safeset.system.fingerprint import Fingerprint
 from safeset.system.provenance import provenance, weights_digest
-from safeset.system.untrusted import parse_json, read_json
+from safeset.system.untrusted import parse_json, read_json_table
 
 ESTIMATE = "estimate"  # `uniform` with the power method's constants, which prove nothing
 WAYS = (*METHODS, ESTIMATE)
@@ -183,11 +183,8 @@ def weights_of(run: Run) -> str | None:
 
 def evaluation_of(run: Run) -> Fingerprint:
     """The weights and the test points that a run's last evaluation is about, as far as it says so."""
-    try:
-        found = read_json(run.evaluation)
-        return Fingerprint.of({key: str(found[key]) for key in ("weights", "test") if key in found})
-    except (SafesetError, TypeError):
-        return Fingerprint()
+    found = read_json_table(run.evaluation)
+    return Fingerprint.of({key: str(found[key]) for key in ("weights", "test") if key in found})
 
 
 def answer(net: CertifiedNet, test: Split) -> Answers:

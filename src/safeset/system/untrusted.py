@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safeset.errors import expected
+from safeset.errors import ArgumentError, expected
 
 MOST_BYTES = 2**24  # a text with more is refused; a recipe has some thousands
 DEEPEST = 50  # nested tables and lists, and parts of a dotted key
@@ -73,6 +73,15 @@ def read_json(path: Path) -> Any:
         ArgumentError: if it cannot be read, or is something else.
     """
     return parse_json(read_text(path), str(path))
+
+
+def read_json_table(path: Path) -> dict[str, Any]:
+    """The table in a JSON file; an empty one where the file is missing, damaged, or holds something else."""
+    try:
+        found = read_json(path)
+    except ArgumentError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _parse(parser: Callable[[str], Any], text: str, wanted: str) -> Any:
