@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from safeset.cli.options import Device, NetworkName, RunPath, check_alone, own_network
-from safeset.errors import SafesetError, expected
+from safeset.cli.options import Device, NetworkName, OtherData, RunPath, check_alone, check_target, own_network
+from safeset.errors import SafesetError
 from safeset.proofs.check import SECONDS
 from safeset.proofs.check import check as check_proof
 from safeset.terminal import console
@@ -17,7 +17,7 @@ def audit(
     run: RunPath,
     points: Annotated[int | None, typer.Option(help="So many test points. Default: all.")] = None,
     budget: Annotated[float, typer.Option(help="Minutes; what is not reached is said.")] = 5.0,
-    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    data: OtherData = None,
     network: NetworkName = None,
     out: Annotated[Path | None, typer.Option(help="JSON file. Default: audit.json in the run.")] = None,
     device: Device = None,
@@ -32,8 +32,7 @@ def audit(
     check_alone()
     keep_freed_memory()
     target = out or Run(run).path / "audit.json"
-    if out is not None and not target.parent.is_dir():
-        raise expected("a directory for the JSON file", f"none at {target.parent}")
+    check_target(out, "JSON")
     check_arguments(points, budget)
     try:
         result = audit_run(

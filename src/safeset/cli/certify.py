@@ -15,10 +15,12 @@ from safeset.cli.options import (
     Device,
     Epsilon,
     GuaranteeText,
+    Method,
     NetworkName,
     RunPath,
     check_alone,
     check_format,
+    check_target,
     own_network,
     radius,
 )
@@ -30,7 +32,7 @@ def certify(
     run: RunPath,
     files: Annotated[list[str], typer.Argument(help="Images, folders, .csv or .npz files; - for standard input.")],
     epsilon: Epsilon = None,
-    method: Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")] = None,
+    method: Method = None,
     guarantee: GuaranteeText = None,
     prefer: Annotated[str, typer.Option(help="The smallest or the largest certified answer.")] = "smallest",
     background: Background = None,
@@ -51,8 +53,7 @@ def certify(
     check_preference(prefer)
     if proof is not None:
         check_alone()
-        if not proof.parent.is_dir():
-            raise expected("a directory for the JSON file", f"none at {proof.parent}")
+        check_target(proof, "JSON")
     proofs: list[dict[str, Any]] = []
     notes: list[str] = []  # printed after the table
     with join_workers(device) as workers:

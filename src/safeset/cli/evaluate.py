@@ -6,7 +6,18 @@ from typing import Annotated, Any
 import typer
 
 from safeset.cli import show_answers
-from safeset.cli.options import Device, Epsilons, GuaranteeText, NetworkName, RunPath, check_format, own_network, radii
+from safeset.cli.options import (
+    Device,
+    Epsilons,
+    GuaranteeText,
+    NetworkName,
+    OtherData,
+    RunPath,
+    check_format,
+    check_target,
+    own_network,
+    radii,
+)
 from safeset.errors import expected
 from safeset.terminal import console
 
@@ -16,7 +27,7 @@ def evaluate(
     epsilon: Epsilons = None,
     method: Annotated[str, typer.Option(help="Of uniform (the paper), floating, joint.")] = "uniform,floating,joint",
     guarantee: GuaranteeText = None,
-    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    data: OtherData = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Also by class.")] = False,
     network: NetworkName = None,
     out: Annotated[
@@ -40,7 +51,7 @@ def evaluate(
         "source": data,
     }
     stored, own = Run(run).evaluation, is_own(Run(run).read_recipe(), **asked)
-    _check_target(out, stored, own)
+    _check_out(out, stored, own)
     notes: list[str] = []  # printed after the table
     with join_workers(device) as workers:
         result, units = evaluate_run(
@@ -68,10 +79,9 @@ def evaluate(
         console.out.print(f"\n{where}")
 
 
-def _check_target(out: Path | None, stored: Path, own: bool) -> None:
+def _check_out(out: Path | None, stored: Path, own: bool) -> None:
     """Refuse a file that cannot be written, or that only the run's own evaluation may replace."""
-    if out is not None and not out.parent.is_dir():
-        raise expected("a directory for the JSON file", f"none at {out.parent}")
+    check_target(out, "JSON")
     if out is not None and not own and out.resolve() == stored.resolve():
         raise expected("another file than that of the run's own evaluation", str(out), "Choose another --out.")
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
+OtherData = Annotated[str | None, typer.Option(help="Other data than the run's own.")]
+Method = Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")]
 GuaranteeText = Annotated[str | None, typer.Option(help="standard, top3, rt3, affinity:FILE.toml or affinity:groups.")]
 Background = Annotated[
     str | None, typer.Option(help="Images with transparency: the colour behind them. Default: white.")
@@ -102,6 +104,12 @@ def check_alone() -> None:
     """Raise an error where torchrun started several workers."""
     if not torchrun.is_alone():
         raise expected("one process", f"{torchrun.workers()} workers", "Start it without torchrun.")
+
+
+def check_target(path: Path | None, kind: str) -> None:
+    """Raise an error, before long work, for a file whose directory does not exist; ``kind`` is such as JSON."""
+    if path is not None and not path.parent.is_dir():
+        raise expected(f"a directory for the {kind} file", f"none at {path.parent}")
 
 
 def check_format(as_json: bool, as_csv: bool) -> None:
