@@ -164,17 +164,17 @@ SIZES = ("core_size", "set_size", "smallest_core_size", "smallest_set_size")
 
 def _rates(counts: Sequence[int]) -> dict[str, float]:
     points, verified, certified, correct, best, core, whole, in_smallest, smallest_core, smallest = counts[:_COUNTS]
-    of, answered = _some(points), certified or float("nan")
+    of, with_answer = _some(points), certified or float("nan")
     return {
         "vra": verified / of,
         "rejection_rate": (points - certified) / of,
         "accuracy": correct / of,
         "top1": best / of,
-        "core_size": core / answered,
-        "set_size": whole / answered,
+        "core_size": core / with_answer,
+        "set_size": whole / with_answer,
         "smallest_share": in_smallest / of,
-        "smallest_core_size": smallest_core / answered,
-        "smallest_set_size": smallest / answered,
+        "smallest_core_size": smallest_core / with_answer,
+        "smallest_set_size": smallest / with_answer,
         "points": points,
     }
 

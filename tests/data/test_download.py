@@ -170,7 +170,7 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(tmp_path, server, r
     good, server.body = server.body, b"<html>Please log in.</html>" * 4000
     server.ranges = ranges
     (tmp_path / "set.zip.part").write_bytes(good[:50_000])
-    with pytest.raises(SafesetError, match=rf"Expected {len(good):,} bytes .*, but got an answer of 108,000 bytes"):
+    with pytest.raises(SafesetError, match=rf"Expected {len(good):,} bytes .*, but got a response of 108,000 bytes"):
         get("set", folder=tmp_path, archives=archives)
     assert (tmp_path / "set.zip.part").read_bytes() == good[:50_000]
 

@@ -70,7 +70,7 @@ class Split:
         """The least and the largest number, as a network sees them; (0, 0) without points."""
         if not self.x.numel():
             return 0.0, 0.0
-        low, high = (float(bound) for bound in self.x.aminmax())
+        low, high = (float(end) for end in self.x.aminmax())
         return (low / 255, high / 255) if self.x.dtype == torch.uint8 else (low, high)
 
 

@@ -31,7 +31,7 @@ PIECE = 1 << 20  # bytes that are read at once, at most
 PARTIAL, RANGE_REFUSED = 206, 416  # HTTP
 BROKEN = (EOFError, ValueError, RuntimeError, zlib.error, BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
 
-Progress = Callable[[int, int], None]
+ShowBytes = Callable[[int, int], None]
 
 
 class _DroppedError(Exception):
@@ -42,7 +42,7 @@ def get(
     name: str,
     *,
     folder: Path | None = None,
-    progress: Progress | None = None,
+    progress: ShowBytes | None = None,
     archives: Mapping[str, Archive] = ARCHIVES,
 ) -> Path:
     """Download and unpack a data set, unless it is there already; what an earlier try has left is continued.
@@ -108,7 +108,7 @@ def _lock(path: Path, name: str) -> Iterator[None]:
         yield
 
 
-def _download(archive: Archive, part: Path, target: Path, progress: Progress) -> None:
+def _download(archive: Archive, part: Path, target: Path, progress: ShowBytes) -> None:
     """Fetch what is missing of the file, over several connections if need be."""
     dropped = _DroppedError()
     for attempt in range(TRIES):
@@ -121,7 +121,7 @@ def _download(archive: Archive, part: Path, target: Path, progress: Progress) ->
     raise _by_hand(archive, target, got)
 
 
-def _fetch_rest(archive: Archive, part: Path, target: Path, progress: Progress) -> None:
+def _fetch_rest(archive: Archive, part: Path, target: Path, progress: ShowBytes) -> None:
     """Fetch what is missing of the file over one connection.
 
     Errors of the network are `_DroppedError`, so that errors of the disk are never mistaken for them.
@@ -130,7 +130,7 @@ def _fetch_rest(archive: Archive, part: Path, target: Path, progress: Progress) 
     progress(done, archive.size)
     if done >= archive.size:
         return
-    with _answer(archive, part, done, target) as response:
+    with _request(archive, part, done, target) as response:
         start = _start(response, archive, done)
         with part.open("ab") as file:
             file.truncate(start)
@@ -143,8 +143,8 @@ def _fetch_rest(archive: Archive, part: Path, target: Path, progress: Progress) 
         raise _DroppedError(f"after {done:,} of {archive.size:,} bytes")
 
 
-def _answer(archive: Archive, part: Path, done: int, target: Path) -> HTTPResponse:
-    """The server's answer to a request for the file from a byte on."""
+def _request(archive: Archive, part: Path, done: int, target: Path) -> HTTPResponse:
+    """Request the file from a byte on; returns the server's response."""
     headers = {"User-Agent": "safeset"} | ({"Range": f"bytes={done}-"} if done else {})
     try:
         response: HTTPResponse = urlopen(Request(archive.url, headers=headers), timeout=TIMEOUT)
@@ -154,7 +154,7 @@ def _answer(archive: Archive, part: Path, done: int, target: Path) -> HTTPRespon
         if done and error.code == RANGE_REFUSED:
             part.unlink()
             raise _DroppedError(f"the server has nothing after {done:,} bytes") from None
-        raise _by_hand(archive, target, f"the server answered {error.code} {error.reason}") from None
+        raise _by_hand(archive, target, f"the server replied {error.code} {error.reason}") from None
     except (URLError, TimeoutError) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise _by_hand(archive, target, f"the server could not be reached ({reason})") from None
@@ -163,7 +163,7 @@ def _answer(archive: Archive, part: Path, done: int, target: Path) -> HTTPRespon
 
 
 def _start(response: HTTPResponse, archive: Archive, done: int) -> int:
-    """The byte of the file that an answer begins with: 0 if the server ignores ranges."""
+    """The byte of the file that a response begins with: 0 if the server ignores ranges."""
     start, total = 0, response.length
     if response.status == PARTIAL:
         found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
@@ -172,7 +172,7 @@ def _start(response: HTTPResponse, archive: Archive, done: int) -> int:
         start, total = int(found[1]), None if found[2] == "*" else int(found[2])
     if total not in (None, archive.size):
         raise SafesetError(
-            f"Expected {archive.size:,} bytes from {archive.url}, but got an answer of {total:,} bytes: that is "
+            f"Expected {archive.size:,} bytes from {archive.url}, but got a response of {total:,} bytes: that is "
             "another file, perhaps a network's log-in page. Open the address in a browser to see, then try again."
         )
     return start

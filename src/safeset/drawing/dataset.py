@@ -89,7 +89,7 @@ def _images(data: Dataset) -> bytes:
     side, each = (0.5, 8) if data.classes <= 2 * ROWS else (0.34, 5)
     classes = _Classes(data, side, each * (side + GAP) + 0.1)
     sheet = _page(data, classes.width, classes.height, "Training images of each class")
-    low, high = (float(bound) for bound in data.train.x.aminmax())
+    low, high = (float(end) for end in data.train.x.aminmax())
     for row, left, top in classes.places(MARGIN, HEAD):
         classes.draw(sheet, row, left, top, (TRAIN, TEST))
         for across, image in enumerate(data.train.x[(data.train.y == row).nonzero()[:each, 0]]):

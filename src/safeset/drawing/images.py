@@ -8,7 +8,7 @@ from torch import Tensor
 from safeset.drawing.sheet import BODY, DOTS, FAINT, INK, LINE, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
 
 SIDE = 192 / DOTS  # inches; images of 32 × 32 and of 64 × 64 are enlarged by an integer
-STEP = 0.19  # inches between names
+SPACING = 0.19  # inches between names
 HEADING, TITLE, GAP = 0.32, 0.2, 0.22  # inches
 STRANGE = "#c2410c"
 
@@ -36,7 +36,7 @@ class Sample:
     def tall(self) -> float:
         """Inches from the upper edge to the last name."""
         names = max((len(names) for names in self.sets), default=0)
-        return (TITLE if self.title else 0) + SIDE + 0.08 + (names + bool(self.titles)) * STEP
+        return (TITLE if self.title else 0) + SIDE + 0.08 + (names + bool(self.titles)) * SPACING
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ def paint(blocks: Sequence[Block], *, columns: int, caption: str) -> bytes:
         for block in blocks
     ]
     tall = sum(
-        HEADING * bool(block.heading) + sum(max((one.tall for one in row), default=STEP) + GAP for row in several)
+        HEADING * bool(block.heading) + sum(max((one.tall for one in row), default=SPACING) + GAP for row in several)
         for block, several in rows
     )
     sheet = Sheet(MARGIN + tall + len(lines) * LINE + MARGIN)
@@ -69,7 +69,7 @@ def paint(blocks: Sequence[Block], *, columns: int, caption: str) -> bytes:
                 sheet.text(MARGIN, top, "none", color=FAINT)
             for place, sample in enumerate(row):
                 _one(sheet, sample, MARGIN + place * wide, top, wide)
-            top += max((sample.tall for sample in row), default=STEP) + GAP
+            top += max((sample.tall for sample in row), default=SPACING) + GAP
     sheet.lines(top, lines)
     return sheet.png()
 
@@ -90,7 +90,7 @@ def _one(sheet: Sheet, sample: Sample, left: float, top: float, wide: float) -> 
         across, down = left + (place + 0.5) * each, top
         if sample.titles:
             sheet.text(across, down, sample.titles[place], fontsize=SMALL, color=FAINT, ha="center")
-            down += STEP
+            down += SPACING
         for name in names:
             style = {
                 "fontweight": "bold" if name.bold else "normal",
@@ -99,4 +99,4 @@ def _one(sheet: Sheet, sample: Sample, left: float, top: float, wide: float) -> 
                 "fontsize": BODY if len(sample.sets) == 1 else BODY - 1,
             }
             sheet.text(across, down, f"+ {name.text}" if name.optional else name.text, ha="center", **style)
-            down += STEP
+            down += SPACING
