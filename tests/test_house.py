@@ -10,7 +10,8 @@ SOURCE = Path(safeset.__file__).parent
 ORDER = """
 errors
 numerics
-inputs system layers
+inputs
+system layers
 terminal
 guarantees
 certificates
