@@ -89,6 +89,15 @@ def shown_epsilon(epsilon: float) -> str:
     return f"{epsilon:g}" if len(given.normalize().as_tuple().digits) <= DIGITS else shown(epsilon)
 
 
+def shorten_guarantee(text: str, longest: int = 60) -> str:
+    """The text of a guarantee in a title or a sentence: affinity sets of ``longest`` characters or more are left out.
+
+    >>> shorten_guarantee("rt3"), shorten_guarantee('affinity:{"sets":[[0,1]]}', longest=0)
+    ('rt3', 'affinity')
+    """
+    return text if len(text) < longest else text.partition(":")[0]
+
+
 def _listed(names: Sequence[Any], word: str) -> str:
     *first, last = map(str, names)
     return f"{', '.join(first)} {word} {last}" if first else last
