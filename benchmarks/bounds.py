@@ -12,16 +12,15 @@ import time
 from typing import Any
 
 import torch
+from safeset.lipschitz.sliding import axes
 
 from common import commit, machine, save
 from safeset import CertifiedNet, create_model
 from safeset.lipschitz.block_cholesky import largest_eigenvalue
 from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import cost, exact_bound, torus_bound
-from safeset.lipschitz.rules import rule_of
-from safeset.lipschitz.sliding import axes
 from safeset.numerics.strict import strict_arithmetic
-from safeset.program.from_modules import leaves
+from safeset.program.rules import rule_of
 
 NETWORKS = {
     "CIFAR-100": ("cnn-2c2f", (3, 32, 32), 100),
@@ -55,8 +54,9 @@ def network_rows(name: str, device: str) -> list[dict[str, Any]]:
     net = CertifiedNet(network, input_shape=shape, guarantee="standard", epsilon=0.1).to(device)
     frozen = net.frozen()
     vectors, rows = {name: v.double() for name, v in net.start_vectors().items()}, []
-    for step in leaves(frozen._steps):
-        layer = frozen.network.get_submodule(step.name)
+    plain = frozen.network
+    for step in frozen.program.layers:
+        layer = plain.get_submodule(step.name)
         if step.name not in vectors:
             continue
         rule = rule_of(layer)

@@ -183,7 +183,7 @@ def evaluated_as(run: Run, key: str) -> str | None:
 
 def answered(net: CertifiedNet, test: Split) -> Answers:
     """The answers of a net at labelled points."""
-    device = next(net.parameters()).device
+    device = net.device
     constants, frozen = estimated(net), net.frozen()
     if len(test):  # proved, and warm, before the clock runs
         warm = frozen.measure(test[torch.arange(min(len(test), POINTS_AT_ONCE))].to(device).exact)

@@ -142,7 +142,7 @@ def evaluated(net: CertifiedNet, recipe: Recipe, points: Dataset, **options: Any
         "bound_method": sorted({layer.method for layer in net.bounds().layers}),
         "dtype": "float64",
         "seconds": round(time.perf_counter() - started, 3),
-        **provenance(next(net.parameters()).device),
+        **provenance(net.device),
         "test": points.test.digest(),
         "weights": weights_digest(net.network.state_dict()),
         "recipe": written(recipe),
@@ -195,10 +195,10 @@ def certify_files(
         colour(background)  # a mistake in it is told before anything is proved
     run = Run(path)
     recipe = run.read_recipe()
-    net, unfinished = loaded(run, network)
+    trained, unfinished = loaded(run, network)
     if proofs is not None and not run.model.is_file():
         raise expected(f"weights at {run.model}, which a proof is about", "none yet", "Let the training end first.")
-    stored, net = net.network, net.to(as_device(device)).frozen()
+    stored, net = trained.network, trained.to(as_device(device)).frozen()
     task = recipe.task
     assert task is not None
     points = read_points(
@@ -221,7 +221,7 @@ def certify_files(
         seen.extend(good[: POINTS_AT_ONCE - len(seen)])
         answers: Iterator[dict[str, Any]] = iter(())
         if good:
-            x = torch.stack(good).to(next(net.parameters()).device)
+            x = torch.stack(good).to(net.device)
             found = net.certify(x, prefer=prefer, **options)
             answers = iter(found.records())
             if proofs is not None and bool(found.certified.any()):
@@ -246,7 +246,7 @@ def certify_files(
             proved += record.get("certified", False)
             yield record
     if tell and seen and proved < HARDLY * read:
-        tell(str(net.diagnose(torch.stack(seen).to(next(net.parameters()).device), **options)))
+        tell(str(net.diagnose(torch.stack(seen).to(net.device), **options)))
 
 
 def _size(found: tuple[int, int] | None) -> dict[str, int] | None:

@@ -11,7 +11,6 @@ from safeset.data.dataset import Split
 from safeset.errors import expected
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import FEW_PRODUCTS, one_thread
-from safeset.program.from_modules import products
 from safeset.recipes.recipe import Recipe
 from safeset.system.workers import Workers
 from safeset.training.gpu.blocks import can_fuse
@@ -65,7 +64,7 @@ class Engine:
         self._within = torch.arange(self.batch, device=device)[self.workers.share(self.batch)]
         self._place = torch.zeros((), dtype=torch.int64, device=device)  # of the next step in the epoch
         self._weight = torch.zeros((), device=device)
-        work = count * len(self._within) * products(net.network, net._steps)
+        work = count * len(self._within) * net.products
         self._small = device.type == "cpu" and work <= FEW_PRODUCTS
         self._captured = captured
         self._graph: torch.cuda.CUDAGraph | None = None
