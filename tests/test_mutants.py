@@ -265,8 +265,8 @@ MUTANTS = {
     ],
     "what vectors lack forgotten": [
         "lipschitz/test_torus",
-        ("lipschitz/torus.py", "stacked = torch.cat([image, lack], dim=1)", "stacked = image"),
-        ("lipschitz/torus.py", "lack_error * (frobenius(lack) * 2 + lack_error)", "0.0"),
+        ("lipschitz/waves.py", "stacked = torch.cat([image, lack], dim=1)", "stacked = image"),
+        ("lipschitz/waves.py", "lack_error * (frobenius(lack) * 2 + lack_error)", "0.0"),
     ],
     "conjugate waves counted once": [
         "lipschitz/test_torus",
@@ -275,17 +275,17 @@ MUTANTS = {
             "(self.cells[0] * self.cells[1]) / frequencies[:, 2].double()",
             "frequencies[:, 2] * 0.0 + self.cells[0] * self.cells[1]",
         ),
-        ("lipschitz/torus.py", "own.real * sine + own.imag * cosine", "0.0 * sine"),
+        ("lipschitz/waves.py", "own.real * sine + own.imag * cosine", "0.0 * sine"),
     ],
     "waves in the wrong phase": [
         "lipschitz/test_torus",
-        ("lipschitz/torus.py", "own.real * cosine - own.imag * sine", "own.real * cosine + own.imag * sine"),
-        ("lipschitz/torus.py", "own.real * sine + own.imag * cosine", "own.real * sine - own.imag * cosine"),
+        ("lipschitz/waves.py", "own.real * cosine - own.imag * sine", "own.real * cosine + own.imag * sine"),
+        ("lipschitz/waves.py", "own.real * sine + own.imag * cosine", "own.real * sine - own.imag * cosine"),
     ],
     "waves without the vectors taken from all of them": [
         "lipschitz/test_torus",
         (
-            "lipschitz/torus.py",
+            "lipschitz/waves.py",
             "mirrored(among - part * (across @ across.mT))",
             "mirrored(among - 2 * part * (across @ across.mT))",
         ),

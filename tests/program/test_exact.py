@@ -131,7 +131,7 @@ def test_unknown_layers_are_refused(layer):
 def test_layers_of_one_s_own_have_no_exact_form(monkeypatch):
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
     register_layer(Subclass, ExactRule())
-    with pytest.raises(UnsupportedLayerError, match="exact arithmetic, but got .*known to their rule alone"):
+    with pytest.raises(UnsupportedLayerError, match=r"exact arithmetic, but got .*known to their rule alone"):
         evaluate(nn.Sequential(Subclass()), torch.zeros(IMAGE))
 
 
