@@ -160,8 +160,8 @@ def test_the_random_state_decides(iris):
     [
         ({"guarantee": "rt3"}, "`k` to be an integer in 1..2"),
         ({"epsilon": -1}, "`epsilon` to be a finite number ≥ 0"),
-        ({"hidden": (15,)}, "even whole numbers"),
-        ({"hidden": (0,)}, "even whole numbers"),
+        ({"hidden": (15,)}, "even integers"),
+        ({"hidden": (0,)}, "even integers"),
         ({"epochs": 0}, "`epochs` to be a whole number ≥ 1"),
         ({"batch": 2.5}, "`batch` to be a whole number ≥ 1"),
         ({"learning_rate": 0.0}, "numbers above 0"),

@@ -51,9 +51,9 @@ STEPS = """
 import json, sys
 sys.path.insert(0, {tests!r})
 from helpers.worker_steps import steps, told
-from safeset.system.workers import joined
+from safeset.system.workers import join_workers
 
-with joined("cpu") as workers:
+with join_workers("cpu") as workers:
     found = {{}}
     for seeds in (1, 2):
         losses, state = steps(workers, seeds)
@@ -65,13 +65,13 @@ with joined("cpu") as workers:
 
 def test_two_workers_take_the_steps_of_one(tmp_path):
     script = tmp_path / "steps.py"
-    script.write_text(STEPS.format(tests=str(Path(__file__).parent)))
+    script.write_text(STEPS.format(tests=str(Path(__file__).parents[1])))
     ended(torchrun(script, tmp_path, cwd=tmp_path))
     one, two = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     for seeds in (1, 2):
         losses, state = steps(Workers(), seeds)
         mine = one[str(seeds)]
-        assert mine == two[str(seeds)]  # losses, parameters, power vectors and moments: to the bit
+        assert mine == two[str(seeds)]  # losses, parameters, power vectors and moments: bit for bit
         assert len(losses) == 20
         assert torch.allclose(torch.tensor(mine["losses"]), torch.tensor(losses), rtol=2e-5)
         for got, wanted in zip(mine["state"], state.tensors(), strict=True):
@@ -79,7 +79,7 @@ def test_two_workers_take_the_steps_of_one(tmp_path):
     first, second = (found.pop("told") for found in (one, two))
     same = "ArgumentError: Expected the same number on all 2 workers, but got another on worker 1."
     assert first.pop("messages") == [same, "SafesetError: no such thing"]
-    assert second.pop("messages") == [same, "ToldError: no such thing"]
+    assert second.pop("messages") == [same, "ReportedError: no such thing"]
     assert (first.pop("turns"), second.pop("turns")) == (0, 1)
     assert first == second == {"largest": 7, "decided": "by 0", "sum": [2, 1], "everyones": ["0", "1"]}
 
@@ -184,7 +184,7 @@ def test_workers_that_are_stopped_or_lost_go_on_where_they_were(undisturbed, tmp
     command = ["-m", "safeset", "train", *TRAINING, "--out", "two"]
     stopped = torchrun(*command, cwd=tmp_path, restarts=1)
     wait_for(2, stopped)
-    kill(stopped, 0)  # all start anew, and go on where they were, without --resume: it is their own run
+    kill(stopped, 0)  # all start again, and go on where they were, without --resume: it is their own run
     wait_for(epochs() + 2, stopped)
     stopped.send_signal(signal.SIGTERM)
     _, errors = ended(stopped, code=1)

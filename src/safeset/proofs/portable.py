@@ -105,7 +105,7 @@ def _statement(certificate: Certificate) -> dict[str, Any]:
         used[(alone,) if alone else tuple(chain)] = None
     guarantee: dict[str, Any] = {"guarantee": str(certificate.guarantee)}
     if isinstance(certificate.guarantee, Affinity):
-        sets = affinity.resolved(certificate.guarantee.sets, certificate.guarantee.everyone_with, classes)
+        sets = affinity.complete(certificate.guarantee.sets, certificate.guarantee.everyone_with, classes)
         together = next(one for one in sets if {*core, *optional} <= set(one))
         guarantee = {"guarantee": "affinity", "set": sorted(map(int, together))}
     return {

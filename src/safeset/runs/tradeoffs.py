@@ -3,7 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING
 
-from safeset.drawing.sheet import FAINT, MARGIN, SMALL, WIDTH, Sheet, wrapped
+from safeset.drawing.sheet import FAINT, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
 
 if TYPE_CHECKING:
     from matplotlib.ticker import MaxNLocator
@@ -30,7 +30,7 @@ def tradeoffs(found: "Suggestion") -> bytes:
     radii = [longest * step / STEPS for step in range(STEPS + 1)]
     names = found.names
     rows = found.rows(radii, names)
-    caption = wrapped(
+    caption = wrap_caption(
         f"{found.on}: {len(found.labels):,}, one network trained for {short(found.own)} at ε = {found.epsilon:g} (the "
         f"dashed line); method {found.method}, proved bounds, ε in {found.units}."
     )

@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor
 
-from safeset.data.augmentation import moved
+from safeset.data.augmentation import move_images
 from safeset.data.dataset import Split
 from safeset.errors import expected
 from safeset.nets.net import CertifiedNet
@@ -126,7 +126,7 @@ class Engine:
         places = self._order.index_select(1, some).flatten()
         y = self.split.y[places]
         if self.recipe.augmentation:
-            images = moved(self.split.x, places, self._moves.index_select(1, some).flatten(0, 1))
+            images = move_images(self.split.x, places, self._moves.index_select(1, some).flatten(0, 1))
             x = Split(images, y).inputs
         else:
             x = Split(self.split.x[places], y).inputs
