@@ -10,6 +10,7 @@ from PIL import Image
 
 from helpers.commands import safeset
 from helpers.digits_net import digits, trained
+from helpers.nets import plain_net
 from safeset import CertifiedNet, SafesetError, train
 from safeset.data.dataset import Split
 from safeset.data.embedded import digits as digits_data
@@ -18,7 +19,6 @@ from safeset.runs.jobs import run_data
 from safeset.runs.run import Run
 from safeset.runs.suggestion import ENOUGH, GAIN, Suggestion, suggest, suggest_for_run
 from safeset.runs.tradeoffs import tradeoffs
-from helpers.nets import plain_net
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from safeset.errors import counted
 from safeset.certificates.promises import shown_epsilon
+from safeset.errors import counted
 from safeset.recipes.recipe import Recipe
 
 

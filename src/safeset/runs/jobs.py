@@ -13,23 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from safeset.certificates.certificate import Certificate
+from safeset.certificates.margins import METHODS
 from safeset.data.dataset import Dataset, Progress
 from safeset.data.decoding import colour
 from safeset.data.points import Point, read_points
 from safeset.data.quality import report
 from safeset.data.sources import load_data
 from safeset.data.units import check_fits
-from safeset.nets.diagnosis import HARDLY
 from safeset.errors import expected, nearest
 from safeset.evaluation import evaluate, remarks
 from safeset.inputs import as_device
-from safeset.certificates.margins import METHODS
+from safeset.nets.diagnosis import HARDLY
 from safeset.nets.net import CertifiedNet
-from safeset.runs.own_networks import Factory
-from safeset.system.provenance import provenance, weights_digest
-from safeset.runs.run import Run, loaded
-from safeset.recipes.recipe import OWN_DATA, Data, Recipe
 from safeset.proofs.portable import proof_of
+from safeset.recipes.recipe import OWN_DATA, Data, Recipe
+from safeset.runs.own_networks import Factory
+from safeset.runs.run import Run, loaded
+from safeset.system.provenance import provenance, weights_digest
 from safeset.system.workers import Workers
 
 POINTS_AT_ONCE = 64

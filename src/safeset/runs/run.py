@@ -20,6 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from safeset.errors import Advice, ArgumentError, SafesetError, TrainingWarning, callers_level, expected
+from safeset.guarantees.guarantee import names_a_file
+from safeset.inputs import all_finite
+from safeset.models import create_model
+from safeset.nets.net import CertifiedNet
+from safeset.recipes import toml
+from safeset.recipes.recipe import Recipe
+from safeset.runs.own_networks import Factory, made
+from safeset.runs.witnesses import read_witnesses, write_witnesses
 from safeset.system.files import (
     compare_shapes,
     not_through_links,
@@ -30,17 +38,9 @@ from safeset.system.files import (
     write_tensors,
     write_whole,
 )
-from safeset.guarantees.guarantee import names_a_file
-from safeset.inputs import all_finite
-from safeset.models import create_model
-from safeset.nets.net import CertifiedNet
-from safeset.runs.own_networks import Factory, made
-from safeset.recipes import toml
-from safeset.recipes.recipe import Recipe
+from safeset.system.workers import starter
 from safeset.training.state import weights_so_far
 from safeset.training.watch import Watch
-from safeset.runs.witnesses import read_witnesses, write_witnesses
-from safeset.system.workers import starter
 
 LONGEST = 80  # characters of a text in a model's file that is shown
 

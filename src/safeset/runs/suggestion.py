@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from safeset.certificates.certificate import Certificate
+from safeset.certificates.promises import shown, shown_epsilon
 from safeset.data.dataset import Dataset, Progress, Split
 from safeset.evaluation import Metrics
 from safeset.guarantees.guarantee import Guarantee, RelaxedTopK, Standard
 from safeset.inputs import as_device
-from safeset.runs.jobs import plain, run_data
 from safeset.nets.net import CertifiedNet
-from safeset.runs.own_networks import Factory
-from safeset.certificates.promises import shown, shown_epsilon
-from safeset.runs.run import Run, loaded
 from safeset.recipes.recipe import Recipe
+from safeset.runs.jobs import plain, run_data
+from safeset.runs.own_networks import Factory
+from safeset.runs.run import Run, loaded
 
 MOST_CLASSES = 10  # of the largest K that is tried
 ENOUGH = 0.8  # of the answers are certified at a good ε
