@@ -18,8 +18,9 @@ from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import as_count
 from safeset.models import mlp
 from safeset.recipes.defaults import TABLE_EPSILON
-from safeset.recipes.recipe import OWN_DATA, Data, Optimiser, Recipe
+from safeset.recipes.recipe import OWN_DATA, Recipe
 from safeset.recipes.schedules import Schedule
+from safeset.recipes.sections import Data, Optimiser
 from safeset.training.train import train
 from safeset.training.watch import Silent, Watch
 
@@ -183,7 +184,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _recipe(self, points: int, seed: int) -> Recipe:
         for name in ("epochs", "batch"):
             if getattr(self, name) is not None and as_count(getattr(self, name)) is None:
-                raise expected(f"`{name}` to be a whole number ≥ 1", repr(getattr(self, name)))
+                raise expected(f"`{name}` to be an integer ≥ 1", repr(getattr(self, name)))
         batch = self.batch or min(max(points // 10, SMALLEST_BATCH), LARGEST_BATCH)
         steps = max(1, points // batch)
         return Recipe(

@@ -10,7 +10,7 @@ from torch import nn
 from safeset import ArgumentError, CertifiedNet, Recipe
 from safeset.data.augmentation import FLIPS, Augmentation, moved
 from safeset.data.dataset import Split
-from safeset.recipes.recipe import Data
+from safeset.recipes.sections import Data
 from safeset.training.engine import Engine, drawn
 from safeset.training.state import State
 

@@ -17,7 +17,7 @@ from safeset.paper.networks import groups, runs_of
 from safeset.paper.reproduce import analyse, reproduce
 from safeset.paper.table import PAPER, compared
 from safeset.recipes.library import list_recipes, recipe_folder
-from safeset.runs.run import load
+from safeset.runs.load import load
 from safeset.training.loop import Interrupted
 from safeset.training.watch import Silent
 

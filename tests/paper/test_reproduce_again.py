@@ -16,7 +16,8 @@ from safeset.errors import TrainingWarning
 from safeset.paper import analyses
 from safeset.paper.analyses import ROWS
 from safeset.paper.reproduce import analyse, reproduce
-from safeset.runs.run import Run, load
+from safeset.runs.load import load
+from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
 
 QUICK = {"epochs": 2, "validation": True}
@@ -266,7 +267,7 @@ def test_what_killed_processes_left_is_removed_and_what_living_ones_write_is_not
         each.touch()
     (path / "results" / "digits" / "rt3-seed1.json").unlink()
     command()
-    with Run(group).locked():
+    with Run(group).lock():
         assert not any(each.exists() for each in dead)
     assert all(each.exists() for each in (*alive, *others))
 

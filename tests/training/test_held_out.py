@@ -18,7 +18,7 @@ from helpers.commands import safeset
 from safeset import ArgumentError, Recipe, SafesetError, TrainingWarning, load, train
 from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
-from safeset.recipes.recipe import Data
+from safeset.recipes.sections import Data
 from safeset.runs.run import Run
 from safeset.training.best import Best, better
 from safeset.training.loop import Interrupted
@@ -77,7 +77,7 @@ def test_how_much_is_held_out():
     def share(count, classes=2, source="mine.npz", **stated):
         split = Split(torch.zeros(count, 2), torch.arange(count) % classes)
         names = tuple(map(str, range(classes)))
-        return Recipe(Data(source), **stated).fitted(Dataset("fake", split, split, names, "units")).hold_out
+        return Recipe(Data(source), **stated).fit(Dataset("fake", split, split, names, "units")).hold_out
 
     assert share(400) == 0.1
     assert share(100) == 0.0  # ten points say too little
@@ -166,9 +166,9 @@ def test_seeds_at_once_have_the_best_of_single_runs(tmp_path):
     assert str(told[0].message).endswith(f'recipe.toml", out="{tmp_path / "again"}", resume=True)')
     assert told[0].filename == __file__
     (tmp_path / "again" / "seed0" / "evaluation.json").write_text("{}")  # as `safeset evaluate` writes it
-    assert not Run(tmp_path / "again" / "seed0").done
+    assert not Run(tmp_path / "again" / "seed0").has_ended
     train({**recipe, "seeds": 2}, out=tmp_path / "again", resume=True)
-    assert Run(tmp_path / "again" / "seed0").done
+    assert Run(tmp_path / "again" / "seed0").has_ended
     for seed in (0, 1):
         one, two = (load_file(Run(tmp_path / name / f"seed{seed}").model) for name in ("both", "again"))
         assert same(one, two)
@@ -277,4 +277,4 @@ def test_a_command_that_ends_at_chance_ends_well(tmp_path):
 
 
 def test_digits_are_learnt_as_ever():
-    assert Recipe(Data("digits")).fitted(digits()).epochs == 166
+    assert Recipe(Data("digits")).fit(digits()).epochs == 166

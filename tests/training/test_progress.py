@@ -108,7 +108,7 @@ def test_tables_have_no_sheet_and_few_epochs_no_curves(drawn, tmp_path):
 def test_without_matplotlib_nothing_is_drawn_and_all_is_well(drawn, tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
     train({**QUICK, "epochs": 3}, out=tmp_path / "run")
-    assert Run(tmp_path / "run").done
+    assert Run(tmp_path / "run").has_ended
     assert not list((tmp_path / "run").glob("*.png"))
 
 

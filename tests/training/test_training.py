@@ -21,9 +21,9 @@ from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
 from safeset.evaluation import evaluate
-from safeset.recipes.recipe import Data, Loss
-from safeset.runs.jobs import plain
+from safeset.recipes.sections import Data, Loss
 from safeset.runs.run import Run
+from safeset.system.files import plain
 from safeset.training.loop import Interrupted, some_of
 from safeset.training.step import objective
 
@@ -223,7 +223,7 @@ def test_a_signal_saves_and_stops_and_resuming_gives_the_same_weights(tmp_path, 
     assert caught.value.signal == number
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert Run(tmp_path / "run").checkpoint.exists()
-    assert not Run(tmp_path / "run").done
+    assert not Run(tmp_path / "run").has_ended
     train(recipe, out=tmp_path / "run", resume=True)
     assert same(weights(tmp_path / "run"), weights(finished[0]))
     assert [record["epoch"] for record in Run(tmp_path / "run").records()] == [1, 2]
@@ -378,7 +378,7 @@ def test_a_second_process_on_one_run_is_told(tmp_path):
         [
             *(sys.executable, "-c"),
             "import sys\nfrom pathlib import Path\nfrom safeset.runs.run import Run\n"
-            "with Run(Path(sys.argv[1])).locked():\n    print('locked', flush=True)\n    sys.stdin.read()",
+            "with Run(Path(sys.argv[1])).lock():\n    print('locked', flush=True)\n    sys.stdin.read()",
             str(tmp_path / "run"),
         ],
         stdin=subprocess.PIPE,

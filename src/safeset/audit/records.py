@@ -16,8 +16,8 @@ from safeset.nets.net import CertifiedNet
 from safeset.nets.proof import LayerBound
 from safeset.numerics.integers import OutOfTimeError
 from safeset.recipes.recipe import Recipe
-from safeset.runs.jobs import plain, written
 from safeset.runs.run import Run
+from safeset.system.files import plain
 from safeset.system.provenance import weights_digest
 from safeset.system.untrusted import parse_json, read_text
 
@@ -75,7 +75,7 @@ def stored_checks(
         return [*checks, {"what": "evaluation", "verdict": UNKNOWN, "said": f"safeset evaluate {run.path} writes one"}]
     checks += [
         _check("weights", evaluation.get("weights"), weights_digest(net.network.state_dict())),
-        _check("recipe", _recipe(evaluation.get("recipe")), written(recipe)),
+        _check("recipe", _recipe(evaluation.get("recipe")), recipe.json_table()),
     ]
     digest = evaluation.get("test")
     if not own_data and digest != data.test.digest():
@@ -128,7 +128,7 @@ def _within(seconds: float, progress: Progress | None) -> Progress:
 def _recipe(stored: Any) -> Any:
     """A stored recipe as it is written now: affinity sets, and the classes in them, have no order."""
     try:
-        return stored if names_a_file(stored["guarantee"]) else written(Recipe.from_table(stored))
+        return stored if names_a_file(stored["guarantee"]) else Recipe.from_table(stored).json_table()
     except (KeyError, TypeError, ValueError, SafesetError):
         return stored
 

@@ -153,7 +153,7 @@ def _train(
     minutes: float,
     device: str | None,
 ) -> None:
-    from safeset.recipes.library import assembled
+    from safeset.recipes.library import assemble_recipe
     from safeset.runs.card import name_for
     from safeset.runs.run import Run
     from safeset.system.memory import keep_freed_memory
@@ -164,11 +164,11 @@ def _train(
         raise expected("one of --model and --network", "both")
     factory = own_network(network)
     if resume and recipe is None and out is not None and Run(out).recipe.exists():
-        stated = Run(out).read_recipe().changed(given)
+        stated = Run(out).read_recipe().with_changes(given)
     elif resume and recipe is None and "data.source" not in given:
         raise expected("a run to continue", f"none in {out}" if out else "none named", "Name its directory with --out.")
     else:
-        stated = assembled(recipe, given)
+        stated = assemble_recipe(recipe, given)
     path = out or Path("runs") / name_for(stated)
     if factory is None and (stated.network or stated.model == "own"):
         remedy = f"Give --network {stated.network or 'MODULE:FACTORY'}: your own code is run only by that flag."
@@ -224,7 +224,7 @@ def evaluate(
 ) -> None:
     """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, top-1, sizes."""
     _check_format(as_json, as_csv)
-    from safeset.runs.jobs import evaluate_run, is_own
+    from safeset.runs.evaluate import evaluate_run, is_own
     from safeset.runs.run import Run
     from safeset.system.files import json_text, write_json
     from safeset.system.workers import joined
@@ -297,7 +297,7 @@ def certify(
     """Certify images or rows: the answer, what it may also include, and what holds up to which change."""
     _check_format(as_json, as_csv)
     from safeset.certificates.promises import check_preference
-    from safeset.runs.jobs import certify_files
+    from safeset.runs.certify_files import certify_files
     from safeset.system.workers import joined
 
     check_preference(prefer)

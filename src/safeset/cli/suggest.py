@@ -76,8 +76,8 @@ def suggest(
 
 
 def _show(found: "Suggestion") -> None:
-    from safeset.runs.jobs import plain
     from safeset.runs.suggestion import short
+    from safeset.system.files import plain
 
     rows = plain(found.rows(found.grid, found.names))
     body = [[short(row["guarantee"]), shown_epsilon(row["epsilon"]), *rates(row, COLUMNS)] for row in rows]

@@ -22,8 +22,9 @@ from safeset.guarantees.guarantee import parse
 from safeset.inputs import as_device
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import Recipe
-from safeset.runs.jobs import run_data
-from safeset.runs.run import Run, load
+from safeset.runs.data import load_run_data
+from safeset.runs.load import load
+from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
 from safeset.system.provenance import provenance, weights_digest
 from safeset.system.untrusted import parse_json, read_text
@@ -151,7 +152,7 @@ def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = No
     if stored and stored.about.get("weights") == weights_of(run) and _fits(stored, recipe, data):
         return stored
     net = load(run.path).to(as_device(device))
-    points = run_data(recipe) if data is None else data
+    points = load_run_data(recipe) if data is None else data
     made = answered(net, points.test)
     found = replace(made, about={"data": points.name, "split": recipe.split, **made.about})
     with suppress(OSError):  # kept to save time: what cannot be written is made again

@@ -25,11 +25,10 @@ from safeset.paper.results import (
     stored,
 )
 from safeset.paper.table import PAPER, seeds_of
-from safeset.recipes.library import assembled, list_recipes
-from safeset.recipes.recipe import MOST_SEEDS, Recipe, resolved
-from safeset.runs.jobs import plain
+from safeset.recipes.library import assemble_recipe, list_recipes
+from safeset.recipes.recipe import MOST_SEEDS, FittedRecipe, Recipe, resolve_changes
 from safeset.runs.run import Run
-from safeset.system.files import check_folder, sweep, write_json
+from safeset.system.files import check_folder, plain, sweep, write_json
 from safeset.training.directory import check_same
 from safeset.training.loop import Interrupted
 from safeset.training.train import carried_out, prepared
@@ -67,7 +66,7 @@ def reproduce(
         What the files hold, row by row and seed by seed.
     """
     _check_seeds(seeds)
-    say, changed, found = tell or (lambda text: None), resolved(changes or {}), []
+    say, changed, found = tell or (lambda text: None), resolve_changes(changes or {}), []
     for key in ("seed", "seeds"):
         if key in changed:
             raise expected("changes of the recipe", f"`{key}`", "--seeds N trains the seeds 0 to N − 1.")
@@ -117,7 +116,7 @@ def _made(
     seconds = spent / group.count if is_number(spent, 0, LONGEST) else None
     for seed in group.seeds:
         result, path, run = result_of(out, row, seed, recipe, changes), file_of(out, row, seed), group.run(seed)
-        if result is None and run.done:
+        if result is None and run.has_ended:
             _check_own(run, replace(fitted, seed=seed, seeds=1), data)
             result = record(row, run, seconds, answers_of(run, device, data=data), changes)
             check_result(result, run.path, row, seed, recipe, changes)
@@ -127,7 +126,7 @@ def _made(
             yield result
 
 
-def _check_own(run: Run, recipe: Recipe, data: Dataset) -> None:
+def _check_own(run: Run, recipe: FittedRecipe, data: Dataset) -> None:
     """Complain if a seed's own directory holds another recipe, or if its evaluation is of other weights or points."""
     remedy = f"Choose other --runs, or remove {run.path} to train it again."
     check_same(run, recipe, remedy)
@@ -138,12 +137,12 @@ def _check_own(run: Run, recipe: Recipe, data: Dataset) -> None:
             raise expected(f"an evaluation {what} {run.path}", "one of others", remedy)
 
 
-def _trained(group: Group, recipe: Recipe, device: str | None, watch: Watch | None) -> tuple[Recipe, Dataset]:
+def _trained(group: Group, recipe: Recipe, device: str | None, watch: Watch | None) -> tuple[FittedRecipe, Dataset]:
     """Train a group of seeds, as far as it is not; the fitted recipe, and the data to train and to evaluate on."""
     fitted, data = prepared(recipe, watch=watch)
     run = Run(group.path)
     check_same(run, fitted, f"Choose other --runs, or remove {run.path} to train it again.")
-    if not run.done:
+    if not run.has_ended:
         run.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             carried_out(fitted, data, out=run.path, resume=True, device=device, watch=watch, pictures=False)
@@ -180,11 +179,11 @@ def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
     if other and "data.network" in changes:
         raise expected(f"the network that the row {row} names", f"`data.network` {changes['data.network']!r}")
     if other:
-        return assembled(other[1], {"data.network": f"{other[2]}_{other[3]}", **changes})
+        return assemble_recipe(other[1], {"data.network": f"{other[2]}_{other[3]}", **changes})
     if row not in list_recipes():
         remedy = nearest(row, list_recipes()) or f"safeset has {', '.join(list_recipes())}."
         raise expected("rows by the names of recipes that come with safeset", repr(row), remedy)
-    return assembled(row, changes)
+    return assemble_recipe(row, changes)
 
 
 def analyse(

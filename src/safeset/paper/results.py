@@ -11,9 +11,9 @@ from safeset.errors import ArgumentError, SafesetError, expected
 from safeset.guarantees.guarantee import parse
 from safeset.paper.predictions import RATES, WAYS, Answers
 from safeset.recipes.recipe import OWN_GROUPS, Recipe, absolute
-from safeset.recipes.toml import differing, stated
-from safeset.runs.jobs import plain, written
+from safeset.recipes.toml import different_keys, flag_text
 from safeset.runs.run import Run
+from safeset.system.files import plain
 from safeset.system.untrusted import parse_json, read_text
 
 RESULTS = Path("results/paper")
@@ -58,10 +58,10 @@ def check_result(
         got = f"those with {flags(found.get('changes', {})) or 'no --set'}"
         remedy = "Choose another --out, and other --runs."
         raise expected(f"results of the recipe with {flags(changes) or 'no --set'} in {path}", got, remedy)
-    before, now = found.get("recipe"), written(recipe)
+    before, now = found.get("recipe"), recipe.json_table()
     if not isinstance(before, dict):
         raise expected(f"results with their recipe at {path}", repr(before), ANEW)
-    for key in differing(before, now):
+    for key in different_keys(before, now):
         if key not in OPEN and (key in now or key not in FITTED):
             own, got = (f"`{key}` {table.get(key, 'of the default')}" for table in (now, before))
             remedy = "Remove it, and they are made anew; or choose another --out."
@@ -147,7 +147,7 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
         "points": len(answers),
         "guarantee": str(answers["uniform"].guarantee),
         "seconds": None if seconds is None else round(seconds, 3),
-        "recipe": written(recipe),
+        "recipe": recipe.json_table(),
         **({"changes": dict(changes)} if changes else {}),
         "command": command_of([row], changes),
     }
@@ -168,4 +168,4 @@ def flags(changes: Mapping[str, Any]) -> str:
     >>> flags({"validation": True, "optimiser.rate": "1e-3 -> 1e-4"})
     "--set validation=true --set 'optimiser.rate=1e-3 -> 1e-4'"
     """
-    return " ".join(f"--set {shlex.quote(f'{key}={stated(value)}')}" for key, value in changes.items())
+    return " ".join(f"--set {shlex.quote(f'{key}={flag_text(value)}')}" for key, value in changes.items())

@@ -5,11 +5,11 @@ from typing import Any
 
 from safeset.certificates.promises import shown_epsilon
 from safeset.errors import counted
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import FittedRecipe, Recipe
 
 
 def card(
-    recipe: Recipe,
+    recipe: FittedRecipe,
     evaluation: dict[str, Any],
     records: list[dict[str, Any]],
     *,
@@ -20,20 +20,18 @@ def card(
 
     Args:
         recipe: fitted.
-        evaluation: what `evaluated` gives.
+        evaluation: what `evaluate_net` gives.
         records: lines of metrics.jsonl.
         epoch: after which the net had its weights; the last by default.
         trained: epochs that were trained; those of the recipe by default.
     """
     task = recipe.task
-    assert task is not None
-    assert recipe.epsilon is not None
     shape = " × ".join(map(str, task.input_shape))
     names = ", ".join(task.class_names[:20]) + (", …" if len(task.class_names) > 20 else "")
     seconds = f" in {records[-1]['seconds']:.0f} s" if records else ""
     network = recipe.network or recipe.model
     done = recipe.epochs if trained is None else trained
-    epochs = counted(done or 1, "epoch") if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
+    epochs = counted(done, "epoch") if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
     best = f", the best (epoch {epoch}) chosen by {recipe.hold_out:.0%} of the training data" if recipe.hold_out else ""
     rows = [
         f"| {row['method']} | {shown_epsilon(row['epsilon'])} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
@@ -75,7 +73,7 @@ def card(
 def name_for(recipe: Recipe) -> str:
     """A short name for the run of a recipe, for its directory.
 
-    >>> from safeset.recipes.recipe import Data
+    >>> from safeset.recipes.sections import Data
     >>> name_for(Recipe(Data("photos/"), guarantee="rt3"))
     'photos-rt3'
     """

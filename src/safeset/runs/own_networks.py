@@ -50,7 +50,7 @@ def find_factory(name: str) -> Factory:
     return found  # type: ignore[no-any-return]
 
 
-def made(factory: Factory, input_shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
+def make_network(factory: Factory, input_shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
     """The network of a factory, called with ``input_shape`` and ``classes`` if it takes them; the seed decides weights.
 
     Raises:

@@ -16,10 +16,12 @@ from safeset.evaluation import Metrics
 from safeset.guarantees.guarantee import Guarantee, RelaxedTopK, Standard
 from safeset.inputs import as_device
 from safeset.nets.net import CertifiedNet
-from safeset.recipes.recipe import Recipe
-from safeset.runs.jobs import plain, run_data
+from safeset.recipes.recipe import FittedRecipe
+from safeset.runs.data import load_run_data
+from safeset.runs.load import load_run
 from safeset.runs.own_networks import Factory
-from safeset.runs.run import Run, loaded
+from safeset.runs.run import Run
+from safeset.system.files import plain
 
 MOST_CLASSES = 10  # of the largest K that is tried
 ENOUGH = 0.8  # of the answers are certified at a good ε
@@ -225,9 +227,9 @@ def suggest_for_run(
 ) -> Suggestion:
     """What ε and K cost on points that a run was not trained on: held out, of other data, or else its test points."""
     recipe = run.read_recipe()
-    net, unfinished = loaded(run, network)
+    net, unfinished = load_run(run, network)
     net = net.to(as_device(device))
-    points = run_data(recipe, source, progress)
+    points = load_run_data(recipe, source, progress)
     split, on = _not_trained_on(recipe, points, other=source is not None)
     certificates, labels = suggest(net, split, method=method, progress=progress)
     own = "standard" if net.guarantee == RelaxedTopK(1) else str(net.guarantee)
@@ -236,7 +238,7 @@ def suggest_for_run(
     return Suggestion(certificates, labels, own, net.epsilon, on, on_test, points.units, unfinished)
 
 
-def _not_trained_on(recipe: Recipe, points: Dataset, *, other: bool) -> tuple[Split, str]:
+def _not_trained_on(recipe: FittedRecipe, points: Dataset, *, other: bool) -> tuple[Split, str]:
     """Points for choices, and what they are: the test points only where nothing else was held out."""
     if recipe.hold_out and not other and not recipe.validation:
         return points.train.held_out(recipe.hold_out)[1], "held-out"

@@ -11,8 +11,8 @@ from safeset.errors import SafesetError, expected
 from safeset.evaluation import remarks
 from safeset.guarantees.guarantee import parse
 from safeset.nets.net import CertifiedNet
-from safeset.recipes.recipe import Recipe
-from safeset.recipes.toml import differing
+from safeset.recipes.recipe import FittedRecipe
+from safeset.recipes.toml import different_keys
 from safeset.runs.card import card
 from safeset.runs.run import Run
 from safeset.system.files import write_json, write_whole
@@ -23,9 +23,9 @@ from safeset.training.watch import Watch
 AS_BEGUN = "Leave out the recipe and the flags to continue it as it was begun."
 
 
-def check_same(run: Run, wanted: Recipe, remedy: str = AS_BEGUN) -> None:
+def check_same(run: Run, wanted: FittedRecipe, remedy: str = AS_BEGUN) -> None:
     """Complain if a run that was begun is to be continued with another recipe."""
-    if not (run.begun and run.recipe.exists()):
+    if not (run.has_begun and run.recipe.exists()):
         return
     stored = run.read_recipe()
     named = wanted.network or stored.network  # in Python a network is given without its name
@@ -35,20 +35,20 @@ def check_same(run: Run, wanted: Recipe, remedy: str = AS_BEGUN) -> None:
         # Ranges follow from the data, which is compared later; older versions wrote none.
         moved = replace(moved, task=replace(stored.task, units=wanted.task.units, range=wanted.task.range))
     before, now = moved.table(), wanted.table()
-    for key in differing(before, now):
+    for key in different_keys(before, now):
         got, old = (str(table.get(key, "its default"))[:300] for table in (now, before))
         raise expected(f"the recipe of the run to continue: `{key}` {old}", got, remedy)
 
 
-def ended(run: Run, fitted: Recipe, resume: bool, held: ExitStack) -> bool:
+def ended(run: Run, fitted: FittedRecipe, resume: bool, held: ExitStack) -> bool:
     """Take the run's directory until ``held`` is closed; whether a training to continue has ended in it already."""
-    resume = resume or (attempt() > 0 and run.ours)  # a restart continues what this very job began
+    resume = resume or (attempt() > 0 and run.is_ours)  # a restart continues what this very job began
     _check_free(run, resume)
-    held.enter_context(run.locked())
+    held.enter_context(run.lock())
     _check_free(run, resume)  # again: another may have come first
     if run.recipe.exists() and resume:
         check_same(run, fitted)
-        if run.done:
+        if run.has_ended:
             return True
         if run.model.exists() and not run.checkpoint.exists():
             remedy = f"safeset evaluate {run.path} writes one; to train again, remove the directory."
@@ -74,7 +74,7 @@ def _check_free(run: Run, resume: bool) -> None:
     """A run is continued only when asked, and nothing else is ever written into."""
     if run.path.exists() and not run.path.is_dir():
         raise expected("a directory for the run", f"{run.path}, which is a file")
-    if run.recipe.exists() and run.begun and not resume:
+    if run.recipe.exists() and run.has_begun and not resume:
         remedy = "Choose another --out, or continue with --resume."
         raise expected("a new directory for the run", f"{run.path}, which has one", remedy)
     if not run.recipe.exists() and run.path.is_dir() and any(each.name[0] != "." for each in run.path.iterdir()):
@@ -82,7 +82,7 @@ def _check_free(run: Run, resume: bool) -> None:
 
 
 def keep(
-    runs: Sequence[Run], nets: Sequence[CertifiedNet], recipes: Sequence[Recipe], so_far: str, watch: Watch
+    runs: Sequence[Run], nets: Sequence[CertifiedNet], recipes: Sequence[FittedRecipe], so_far: str, watch: Watch
 ) -> None:
     """Write down an interrupted training's weights so far, for every command that uses a run."""
     try:
@@ -97,7 +97,7 @@ def keep(
 def finish(
     run: Run,
     net: CertifiedNet,
-    recipe: Recipe,
+    recipe: FittedRecipe,
     result: dict[str, Any],
     records: list[dict[str, Any]],
     outcome: Outcome,

@@ -12,7 +12,7 @@ from safeset.errors import expected
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import FEW_PRODUCTS, one_thread
 from safeset.program.from_modules import products
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import FittedRecipe
 from safeset.system.workers import Workers
 from safeset.training.gpu.blocks import can_fuse
 from safeset.training.gpu.convolutions import one_by_one
@@ -40,7 +40,7 @@ class Engine:
     def __init__(
         self,
         net: CertifiedNet,
-        recipe: Recipe,
+        recipe: FittedRecipe,
         split: Split,
         state: State,
         seeds: Sequence[int],
@@ -50,7 +50,7 @@ class Engine:
     ) -> None:
         self.recipe, self.split, self.state, self.seeds = recipe, split, state, tuple(seeds)
         self.workers = workers or Workers()
-        self.batch = min(recipe.batch or 1, len(split))  # of all workers
+        self.batch = min(recipe.batch, len(split))  # of all workers
         if self.batch < self.workers.count:
             raise expected(f"a batch of at least a point for each of {self.workers.count} workers", self.batch)
         half, fused = recipe.precision == "bfloat16" and split.y.is_cuda, can_fuse(split.y.device)
@@ -77,7 +77,7 @@ class Engine:
 
     def start(self, epoch: int, step: int = 0, losses: Sequence[float] | None = None) -> None:
         """Begin an epoch, or go on in the middle of one: order, moves, rate and λ depend on its number only."""
-        epochs = self.recipe.epochs or 1
+        epochs = self.recipe.epochs
         for place, seed in enumerate(self.seeds):
             order, moves = drawn(self.recipe, len(self.split), seed, epoch)
             self._order[place].copy_(order)
@@ -165,7 +165,7 @@ class Engine:
         self._graph = graph
 
 
-def drawn(recipe: Recipe, count: int, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+def drawn(recipe: FittedRecipe, count: int, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
     """The order of ``count`` points in an epoch, and how each place of it is moved: (count,) and (count, 5).
 
     Drawn on the CPU from seed and epoch alone, so that every device and every resumed run sees the same.

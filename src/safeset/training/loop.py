@@ -21,7 +21,7 @@ from safeset.data.dataset import Split
 from safeset.errors import SafesetError, counted
 from safeset.evaluation import Metrics
 from safeset.nets.net import CertifiedNet
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import FittedRecipe
 from safeset.runs.run import Run
 from safeset.system.workers import LostWorkerError, Workers
 from safeset.training.engine import Engine, fast_arithmetic
@@ -70,7 +70,7 @@ class Interrupted(SafesetError):  # noqa: N818  (no mistake)
 
 def fit(
     nets: Sequence[CertifiedNet],
-    recipe: Recipe,
+    recipe: FittedRecipe,
     split: Split,
     watched: Split,
     *,
@@ -100,7 +100,7 @@ def fit(
         Interrupted: after a signal, when all is saved.
         SafesetError: if a loss is not finite any more.
     """
-    net, epochs = nets[0], recipe.epochs or 1
+    net, epochs = nets[0], recipe.epochs
     device = next(net.parameters()).device
     seeds = [recipe.seed + place for place in range(len(nets))]
     split, watched = split.to(device), watched.to(device)
@@ -175,7 +175,7 @@ def fit(
             if state.best is not None:
                 state.best.consider(epoch + 1, each, state.weights(len(nets)))
             if keeper is not None:
-                keeper.append(record, watch)
+                _append(keeper, record, watch)
             watch.epoch(record)
             position = Position(epoch + 1, 0, None, record["seconds"])
         watch.end()
@@ -206,7 +206,7 @@ def _settle(nets: Sequence[CertifiedNet], state: State, trained: int) -> list[Ou
 
 @torch.no_grad()
 def estimated(
-    net: CertifiedNet, parameters: dict[str, Tensor], vectors: dict[str, Tensor], split: Split, recipe: Recipe
+    net: CertifiedNet, parameters: dict[str, Tensor], vectors: dict[str, Tensor], split: Split, recipe: FittedRecipe
 ) -> dict[str, float]:
     """VRA, rejection rate and accuracy on some points, from the power method's constants: estimates, nothing proved."""
     net.eval()
@@ -235,6 +235,14 @@ def _save(state: State, run: Run, position: Position, data: str, watch: Watch) -
         watch.note(f"No checkpoint could be written to {run.path} ({error.strerror or error}); {kept}.")
         return False
     return True
+
+
+def _append(run: Run, record: dict[str, Any], watch: Watch) -> None:
+    """Add a line to metrics.jsonl; one that cannot be written is reported, and training goes on."""
+    try:
+        run.append(record)
+    except OSError as error:
+        watch.note(f"The metrics of epoch {record['epoch']} could not be written ({error.strerror or error}).")
 
 
 def _for_training(net: CertifiedNet) -> None:

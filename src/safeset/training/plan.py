@@ -10,31 +10,32 @@ from safeset.certificates.promises import shown_epsilon
 from safeset.data.dataset import Dataset, Split
 from safeset.errors import Advice, counted
 from safeset.nets.net import CertifiedNet
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import FittedRecipe
 
 POINTS_AT_ONCE = 256
 FEWEST = 20  # points from which something can be said
 DEVIATIONS = 1.645  # above the mean: of guesses one in twenty is better
 
 
-def described(recipe: Recipe, points: Dataset, held: int, nets: Sequence[CertifiedNet], device: torch.device) -> str:
+def describe_training(
+    recipe: FittedRecipe, points: Dataset, held: int, nets: Sequence[CertifiedNet], device: torch.device
+) -> str:
     """The line before the first step: points, classes, network, epochs, guarantee, ε with its units, device.
 
     Args:
-        recipe: fitted.
+        recipe: what is trained.
         points: the data.
         held: training points that are held out.
         nets: one for each seed.
         device: where it is trained.
     """
-    assert recipe.epsilon is not None
-    guarantee = recipe.guarantee or ""
+    guarantee = recipe.guarantee
     also = f" and {held:,} held out" if held else ""
     parameters = sum(parameter.numel() for parameter in nets[0].parameters())
     parts = [
         f"Training on {counted(len(points.train) - held, 'point')}{also}, {points.classes} classes",
         f"{recipe.network or recipe.model} with {parameters:,} parameters" + f" × {len(nets)} seeds" * (len(nets) > 1),
-        counted(recipe.epochs or 1, "epoch"),
+        counted(recipe.epochs, "epoch"),
         f"{guarantee if len(guarantee) < 30 else 'affinity'}, ε = {shown_epsilon(recipe.epsilon)} ({points.units})",
         f"on {_device(device)}",
     ]

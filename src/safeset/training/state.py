@@ -10,7 +10,9 @@ from torch import Tensor
 
 from safeset.errors import SafesetError
 from safeset.nets.net import CertifiedNet
-from safeset.recipes.recipe import Optimiser, Recipe
+from safeset.recipes.recipe import FittedRecipe
+from safeset.recipes.sections import Optimiser
+from safeset.runs.checkpoint import group_tensors
 from safeset.system.files import read_tensors, write_tensors
 from safeset.system.workers import Workers
 from safeset.training.best import Best
@@ -43,7 +45,9 @@ class State:
     best: Best | None = None
 
     @classmethod
-    def start(cls, nets: Sequence[CertifiedNet], recipe: Recipe, seeds: Sequence[int], *, held_out: int = 0) -> "State":
+    def start(
+        cls, nets: Sequence[CertifiedNet], recipe: FittedRecipe, seeds: Sequence[int], *, held_out: int = 0
+    ) -> "State":
         """Before the first step; with so many points that are held out to choose the best weights."""
         first = nets[0]
         vectors = [net.start_vectors(seed) for net, seed in zip(nets, seeds, strict=True)]
@@ -135,7 +139,7 @@ class State:
                 f"Expected the data that {path} was trained on, but got other data: it has changed since. Train into "
                 "another directory."
             )
-        groups = _grouped(tensors)
+        groups = group_tensors(tensors)
         _restore(self.parameters, groups["parameters"], "parameters")
         _restore(self.buffers, groups["buffers"], "buffers")
         _restore(self.vectors, groups["vectors"], "power vectors")
@@ -148,25 +152,6 @@ class State:
         if self.best is not None:
             self.best.restore(json.loads(metadata["best"]), groups["best"])
         return Position(**json.loads(metadata["position"]))
-
-
-def weights_so_far(path: Path) -> tuple[dict[str, Tensor], int]:
-    """The weights of one net in a checkpoint, the best if there are any, and the number of the epoch it stands in.
-
-    Raises:
-        SafesetError: if the file is not a checkpoint.
-    """
-    tensors, metadata = read_tensors(path)
-    groups = _grouped(tensors)
-    try:
-        epoch = int(json.loads(metadata["position"])["epoch"]) + 1
-        chosen = "best" in metadata and json.loads(metadata["best"])["kept"][0][0] > 0
-        weights = groups["best"] if chosen else {**groups["parameters"], **groups["buffers"]}
-    except (LookupError, TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise SafesetError(
-            f"Expected a checkpoint of a training at {path}, but got something else ({type(error).__name__})."
-        ) from None
-    return weights, epoch
 
 
 def make_optimiser(recipe: Optimiser, parameters: list[Tensor]) -> torch.optim.Optimizer:
@@ -191,15 +176,6 @@ def _check(position: Position, state: State) -> None:
             if isinstance(content, Tensor) and content.numel() != 1 and content.shape != parameter.shape:
                 raise ValueError(f"{name} of another shape")
     torch.Generator().set_state(state.random)  # type: ignore[arg-type]  # raises what it likes
-
-
-def _grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a checkpoint by the part of the state that they belong to."""
-    groups: dict[str, dict[str, Tensor]] = {"buffers": {}, "optimiser": {}, "vectors": {}}
-    for name, tensor in tensors.items():
-        group, _, rest = name.partition("/")
-        groups.setdefault(group, {})[rest] = tensor
-    return groups
 
 
 def _stacked(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from safeset.losses import cross_entropy, trades
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import few_logits, one_thread
-from safeset.recipes.recipe import Loss
+from safeset.recipes.sections import Loss
 from safeset.system.streams import side_by_side
 from safeset.training.gpu.blocks import InBlocks
 from safeset.training.gpu.convolutions import halves

@@ -18,16 +18,18 @@ from safeset.errors import expected
 from safeset.inputs import as_device, as_tensor, check_names
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.library import find_recipe
-from safeset.recipes.recipe import OWN_DATA, Data, Recipe
-from safeset.runs.jobs import evaluated
-from safeset.runs.own_networks import Factory, made
-from safeset.runs.run import Run, build, load
+from safeset.recipes.recipe import OWN_DATA, FittedRecipe, Recipe
+from safeset.recipes.sections import Data
+from safeset.runs.evaluate import evaluate_net
+from safeset.runs.load import build_net, load
+from safeset.runs.own_networks import Factory, make_network
+from safeset.runs.run import Run
 from safeset.system.files import write_json
 from safeset.system.workers import Workers
 from safeset.training.directory import ended, finish, keep, summary, written
 from safeset.training.loop import Interrupted, fit, some_of
 from safeset.training.pictures import draw_curves, draw_samples
-from safeset.training.plan import at_chance, described, top1
+from safeset.training.plan import at_chance, describe_training, top1
 from safeset.training.watch import Silent, Watch, automatic
 
 
@@ -76,7 +78,7 @@ def train(
     try:
         fitted, points = prepared(stated, own, own_network=network is not None, watch=watch)
         if network is not None and not isinstance(network, nn.Module):
-            network = made(network, points.input_shape, points.classes, seed=fitted.seed)
+            network = make_network(network, points.input_shape, points.classes, seed=fitted.seed)
         return carried_out(
             fitted,
             points,
@@ -93,13 +95,13 @@ def train(
 
 def prepared(
     recipe: Recipe, data: Dataset | None = None, *, own_network: bool = False, watch: Watch | None = None
-) -> tuple[Recipe, Dataset]:
+) -> tuple[FittedRecipe, Dataset]:
     """A recipe fitted to its data, and the data: what is trained on, and what is evaluated on."""
     if data is None:
         source, options, progress = recipe.data.source, recipe.data.options, _heard(watch).track
         data = Workers.here().in_turn(lambda: load_data(source, progress=progress, **options))
         report(data, oddities=source not in SOURCES)
-    fitted = recipe.fitted(data, own_network=own_network)
+    fitted = recipe.fit(data, own_network=own_network)
     points = data.for_choices() if fitted.validation else data
     for split, what in ((points.train, "train on"), (points.test, "evaluate on")):
         if not len(split):
@@ -109,7 +111,7 @@ def prepared(
 
 
 def carried_out(
-    fitted: Recipe,
+    fitted: FittedRecipe,
     points: Dataset,
     *,
     network: nn.Module | None = None,
@@ -125,9 +127,9 @@ def carried_out(
     if fitted.seeds > 1 and (network is not None or out is None):
         raise expected("a model by its name and a directory for several seeds", "an own network, or no `out`")
     recipes = [replace(fitted, seed=fitted.seed + one, seeds=1) for one in range(fitted.seeds)]
-    nets = [build(one, network).to(place) for one in recipes]
+    nets = [build_net(one, network).to(place) for one in recipes]
     split, watched, on = _watched(fitted, points)
-    about = described(fitted, points, len(points.train) - len(split), nets, place)
+    about = describe_training(fitted, points, len(points.train) - len(split), nets, place)
     if out is None:
         watch.introduce(about)
         fit(nets, fitted, split, watched, on=on, watch=watch)
@@ -153,7 +155,7 @@ def carried_out(
                 if workers.first:
                     keep(runs, nets, recipes, f"epoch {stopped.epoch} of {fitted.epochs}", watch)
                 raise
-            results = [evaluated(net.eval(), one, points) for net, one in zip(nets, recipes, strict=True)]
+            results = [evaluate_net(net.eval(), one, points) for net, one in zip(nets, recipes, strict=True)]
             if workers.first:
                 records = run.records()
                 for each, net, one, result, outcome in zip(runs, nets, recipes, results, outcomes, strict=True):
@@ -170,7 +172,7 @@ def carried_out(
     return nets[0]
 
 
-def _watched(fitted: Recipe, points: Dataset) -> tuple[Split, Split, str]:
+def _watched(fitted: FittedRecipe, points: Dataset) -> tuple[Split, Split, str]:
     """What to train on, the points on which each epoch is estimated, and what those are."""
     if fitted.hold_out:
         rest, held = points.train.held_out(fitted.hold_out)
