@@ -35,7 +35,7 @@ from safeset.system.provenance import provenance
 from safeset.training.engine import Engine, fast_arithmetic
 from safeset.training.gpu.blocks import InBlocks
 from safeset.training.state import State
-from safeset.training.step import called
+from safeset.training.step import call_with
 
 # NVIDIA's data sheet of the H200 SXM, dense: operations in a second, and bytes in a second.
 PEAK = {"tf32": 494e12, "bfloat16": 989e12, "float32": 67e12, "float64": 67e12}
@@ -100,7 +100,7 @@ def engine(
         logits_of = InBlocks(nets[0].network) if PLAIN[kind] else nets[0]
 
         def plain(parameters: Any, vectors: Any, x: Tensor, y: Tensor, weight: Any) -> tuple[Tensor, Any]:
-            return functional.cross_entropy(called(logits_of, parameters, x), y), vectors
+            return functional.cross_entropy(call_with(logits_of, parameters, x), y), vectors
 
         made._value = plain if seeds == 1 else torch.func.vmap(plain, in_dims=(0, 0, 0, 0, None))
     with fast_arithmetic(CUDA, precision):

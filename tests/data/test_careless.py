@@ -205,7 +205,7 @@ def test_resuming_what_is_not_there_or_differently_is_told(tmp_path):
     assert "`epochs` 1, but got 9" in errors
     (tmp_path / "run" / "evaluation.json").write_text("{")
     _, errors = safeset("train", "--resume", "--out", "run", cwd=tmp_path, code=1)
-    assert "safeset evaluate writes it anew" in errors
+    assert "safeset evaluate writes it again" in errors
     _, errors = safeset("data", "show", "digits", "--out", "p.xyz", cwd=tmp_path, code=1)
     assert ".png" in errors
     _, errors = safeset("evaluate", "run", "--out", "nodir/x.json", cwd=tmp_path, code=1)

@@ -422,7 +422,7 @@ def test_metrics_that_safeset_did_not_write_are_passed_over(run, line):
 def test_an_evaluation_that_safeset_did_not_write_is_told(run, tmp_path):
     run.evaluation.write_text('{"rows": [{}], "guarantee": "rt3"}')
     _, errors = safeset("train", "--resume", "--out", "run", cwd=tmp_path, code=1)
-    assert "safeset evaluate writes it anew" in errors
+    assert "safeset evaluate writes it again" in errors
 
 
 @pytest.fixture(scope="module")

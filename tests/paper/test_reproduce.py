@@ -18,7 +18,7 @@ from safeset.paper.reproduce import analyse, reproduce
 from safeset.paper.table import PAPER, compared
 from safeset.recipes.library import list_recipes, recipe_folder
 from safeset.runs.load import load
-from safeset.training.loop import Interrupted
+from safeset.training.interruption import Interrupted
 from safeset.training.watch import Silent
 
 QUICK = {"epochs": 2, "validation": True}

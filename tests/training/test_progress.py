@@ -19,7 +19,7 @@ from safeset.runs.run import Run
 from safeset.terminal.console import TrainingWatch
 from safeset.training import pictures
 from safeset.training.pictures import draw_curves
-from safeset.training.watch import Silent, automatic
+from safeset.training.watch import Silent, choose_watch
 
 QUICK = {"data": {"source": "digits"}, "epochs": 3, "guarantee": "rt3", "epsilon": 0.3, "model": "mlp-2x32"}
 
@@ -66,14 +66,14 @@ class Terminal(io.StringIO):
 
 
 def test_python_shows_progress_in_a_terminal_and_in_a_notebook(monkeypatch):
-    assert isinstance(automatic(None), Silent)
-    assert isinstance(automatic(True), TrainingWatch)
+    assert isinstance(choose_watch(None), Silent)
+    assert isinstance(choose_watch(True), TrainingWatch)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", Terminal())
-        assert isinstance(automatic(None), TrainingWatch)
-        assert isinstance(automatic(False), Silent)
+        assert isinstance(choose_watch(None), TrainingWatch)
+        assert isinstance(choose_watch(False), Silent)
     monkeypatch.setitem(sys.modules, "ipykernel", object())
-    assert isinstance(automatic(None), TrainingWatch)
+    assert isinstance(choose_watch(None), TrainingWatch)
 
 
 def test_python_is_silent_in_a_pipe(capsys):

@@ -16,7 +16,7 @@ from safeset.recipes.recipe import Recipe
 from safeset.runs.load import build_net
 from safeset.runs.run import Run
 from safeset.training.engine import Engine
-from safeset.training.loop import Interrupted
+from safeset.training.interruption import Interrupted
 from safeset.training.state import State
 
 SEEDS = [3, 4, 5]

@@ -24,7 +24,8 @@ from safeset.evaluation import evaluate
 from safeset.recipes.sections import Data, Loss
 from safeset.runs.run import Run
 from safeset.system.files import plain
-from safeset.training.loop import Interrupted, some_of
+from safeset.training.estimates import choose_points
+from safeset.training.interruption import Interrupted
 from safeset.training.step import objective
 
 QUICK = {"data": {"source": "digits"}, "epochs": 2, "guarantee": "rt3", "epsilon": 0.3}
@@ -405,7 +406,7 @@ def test_the_plane_is_learnt():
 
 def test_the_points_that_are_watched_are_of_all_classes():
     labels = torch.arange(50_000) % 100  # as sorted data may be: every fiftieth point has one of two labels
-    watched = some_of(Split(torch.zeros(50_000, 1), labels))
+    watched = choose_points(Split(torch.zeros(50_000, 1), labels))
     assert len(watched) == 1000
     assert len(set(watched.y.tolist())) == 100
-    assert len(some_of(Split(torch.zeros(7, 1), torch.zeros(7, dtype=torch.int64)))) == 7
+    assert len(choose_points(Split(torch.zeros(7, 1), torch.zeros(7, dtype=torch.int64)))) == 7

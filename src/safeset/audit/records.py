@@ -9,7 +9,7 @@ from typing import Any
 from safeset.audit.second_proof import Reproof, product_of
 from safeset.certificates.margins import METHODS
 from safeset.data.dataset import Dataset, Progress
-from safeset.errors import ArgumentError, SafesetError
+from safeset.errors import SafesetError
 from safeset.evaluation import evaluate
 from safeset.guarantees.guarantee import as_guarantee, names_a_file
 from safeset.nets.net import CertifiedNet
@@ -19,7 +19,7 @@ from safeset.recipes.recipe import Recipe
 from safeset.runs.run import Run
 from safeset.system.files import plain
 from safeset.system.provenance import weights_digest
-from safeset.system.untrusted import parse_json, read_text
+from safeset.system.untrusted import read_json_table
 
 SAME, DIFFERENT, UNKNOWN, NO_TIME = "same", "different", "not stored", "no time"
 ELSEWHERE, OTHER = "made elsewhere", "other data"
@@ -240,8 +240,4 @@ def _read(path: Path) -> dict[str, Any] | None:
     """What a JSON file holds: nothing if there is none, None if it holds something else."""
     if not path.exists() and not path.is_symlink():
         return {}
-    try:
-        found = parse_json(read_text(path), str(path))
-    except ArgumentError:
-        return None
-    return found if isinstance(found, dict) else None
+    return read_json_table(path)

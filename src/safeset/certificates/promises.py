@@ -9,6 +9,7 @@ from safeset.errors import expected, nearest
 
 PREFERENCES = ("smallest", "largest")
 DIGITS = 4  # of a radius in a text
+LONGEST = 60  # characters of a guarantee: longer affinity sets are not written out
 
 
 class Answer(NamedTuple):
@@ -87,6 +88,15 @@ def shown_epsilon(epsilon: float) -> str:
     """
     given = Decimal(repr(epsilon))
     return f"{epsilon:g}" if len(given.normalize().as_tuple().digits) <= DIGITS else shown(epsilon)
+
+
+def shorten(guarantee: str, longest: int = LONGEST) -> str:
+    """The text of a guarantee, or only its kind where affinity sets make it too long.
+
+    >>> shorten("rt3"), shorten('affinity:{"sets":[[0,1]]}'), shorten('affinity:{"sets":[[0,1]]}', 5)
+    ('rt3', 'affinity:{"sets":[[0,1]]}', 'affinity')
+    """
+    return guarantee if len(guarantee) <= longest else guarantee.partition(":")[0]
 
 
 def _listed(names: Sequence[Any], word: str) -> str:

@@ -1,13 +1,13 @@
 """Options that several commands have."""
 
 import csv
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from safeset.errors import expected
+from safeset.system import torchrun
 
 if TYPE_CHECKING:
     from safeset.runs.own_networks import Factory
@@ -96,5 +96,5 @@ def own_network(name: str | None) -> "Factory | None":
 
 def check_alone() -> None:
     """Refuse several workers."""
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise expected("one process", f"{os.environ['WORLD_SIZE']} workers", "Start it without torchrun.")
+    if torchrun.count() != "1":
+        raise expected("one process", f"{torchrun.count()} workers", "Start it without torchrun.")

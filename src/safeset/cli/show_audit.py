@@ -3,8 +3,7 @@
 import math
 from typing import Any
 
-from safeset.certificates.promises import shown_epsilon
-from safeset.cli.show_answers import short
+from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.terminal.console import out, table
 
 CONFIRMED = {True: "yes", False: "no", None: "–"}
@@ -28,7 +27,7 @@ def show(result: dict[str, Any]) -> None:
     for each in windows["false"][:5]:
         out.print(f"FALSE: point {each['point']}, k in {each['window']}, radius {each['radius']:.6g}", style="red")
     attack = result["attack"]
-    about = short(result["guarantee"])
+    about = shorten(result["guarantee"])
     points = f"{attack['points']:,} of {attack['certified']:,} points with a certified radius"
     windows = f"{attack['windows']:,} of {attack['of_windows']:,} windows, {attack['steps']:,} gradients"
     out.print(f"\nAttack on {about}, ε = {shown_epsilon(result['epsilon'])}: {points}, {windows}", style="bold")

@@ -17,7 +17,7 @@ from safeset.runs.data import load_run_data
 from safeset.runs.load import load
 from safeset.runs.run import Run
 from safeset.system.files import write_whole
-from safeset.training.loop import Interrupted
+from safeset.training.interruption import Interrupted
 from safeset.training.train import train
 from safeset.training.watch import Watch
 

@@ -27,7 +27,7 @@ from safeset.runs.load import load
 from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
 from safeset.system.provenance import provenance, weights_digest
-from safeset.system.untrusted import parse_json, read_text
+from safeset.system.untrusted import parse_json, read_json_table
 
 ESTIMATE = "estimate"  # `uniform` by the power method's constants: they prove nothing
 WAYS = (*METHODS, ESTIMATE)
@@ -176,10 +176,8 @@ def weights_of(run: Run) -> str | None:
 
 def evaluated_as(run: Run, key: str) -> str | None:
     """A digest in a run's last evaluation, of its ``weights`` or its ``test`` points; None if there is none."""
-    try:
-        return str(parse_json(read_text(run.evaluation), str(run.evaluation))[key])
-    except (SafesetError, KeyError, TypeError):
-        return None
+    stored = read_json_table(run.evaluation) or {}
+    return str(stored[key]) if key in stored else None
 
 
 def answered(net: CertifiedNet, test: Split) -> Answers:

@@ -30,8 +30,8 @@ from safeset.recipes.recipe import MOST_SEEDS, FittedRecipe, Recipe, resolve_cha
 from safeset.runs.run import Run
 from safeset.system.files import check_folder, plain, sweep, write_json
 from safeset.training.directory import check_same
-from safeset.training.loop import Interrupted
-from safeset.training.train import carried_out, prepared
+from safeset.training.interruption import Interrupted
+from safeset.training.train import prepare_training, train_run
 from safeset.training.watch import Silent, Watch
 
 
@@ -139,13 +139,13 @@ def _check_own(run: Run, recipe: FittedRecipe, data: Dataset) -> None:
 
 def _trained(group: Group, recipe: Recipe, device: str | None, watch: Watch | None) -> tuple[FittedRecipe, Dataset]:
     """Train a group of seeds, as far as it is not; the fitted recipe, and the data to train and to evaluate on."""
-    fitted, data = prepared(recipe, watch=watch)
+    fitted, data = prepare_training(recipe, watch=watch)
     run = Run(group.path)
     check_same(run, fitted, f"Choose other --runs, or remove {run.path} to train it again.")
     if not run.has_ended:
         run.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            carried_out(fitted, data, out=run.path, resume=True, device=device, watch=watch, pictures=False)
+            train_run(fitted, data, out=run.path, resume=True, device=device, watch=watch, pictures=False)
         except Interrupted as stopped:
             raise stopped.continued_by("the same safeset reproduce") from None
     return fitted, data

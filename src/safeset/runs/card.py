@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from safeset.certificates.promises import shown_epsilon
+from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.errors import counted
 from safeset.recipes.recipe import FittedRecipe, Recipe
 
@@ -41,7 +41,7 @@ def card(
     ]
     return "\n".join(
         [
-            f"# {recipe.data.source.rstrip('/').rpartition('/')[2]}, {_short(evaluation['guarantee'])}",
+            f"# {recipe.data.source.rstrip('/').rpartition('/')[2]}, {shorten(evaluation['guarantee'])}",
             "",
             "A classifier whose answers are certified sets, trained with safeset "
             f"{evaluation['safeset']} ({evaluation['commit']}).",
@@ -49,7 +49,7 @@ def card(
             f"- Input: {shape}; ε is in {task.units}.",
             f"- Classes ({len(task.class_names)}): {names}.",
             f"- Network: {network}, {epochs}{seconds}{best}, seed {recipe.seed}; see `recipe.toml`.",
-            f"- Guarantee: {_short(evaluation['guarantee'])}, trained for ε = {shown_epsilon(recipe.epsilon)}.",
+            f"- Guarantee: {shorten(evaluation['guarantee'])}, trained for ε = {shown_epsilon(recipe.epsilon)}.",
             "",
             f"On {counted(evaluation['points'], evaluation['split'] + ' point')}, by proved bounds, in float64:",
             "",
@@ -83,7 +83,3 @@ def name_for(recipe: Recipe) -> str:
 
 def _size(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def _short(guarantee: str) -> str:
-    return guarantee if len(guarantee) <= 60 else guarantee[:57] + "..."

@@ -89,6 +89,7 @@ def is_own(
 ) -> bool:
     """Whether an evaluation with these arguments of `evaluate_run` holds all that a run's own has, and may replace it.
 
+    >>> from safeset.recipes.sections import Data
     >>> recipe = Recipe(Data("digits"), guarantee="rt3", epsilon=0.3)
     >>> is_own(recipe), is_own(recipe, epsilons=[0.1, 0.3]), is_own(recipe, epsilons=[0.1]), is_own(recipe, source="x")
     (True, True, False, False)

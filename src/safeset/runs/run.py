@@ -23,7 +23,7 @@ from safeset.recipes import toml
 from safeset.recipes.recipe import FittedRecipe, Recipe
 from safeset.runs.witnesses import write_witnesses
 from safeset.system.files import not_through_links, read_texts, sweep, write_json, write_tensors, write_whole
-from safeset.system.workers import starter
+from safeset.system.torchrun import starter
 
 
 @dataclass(frozen=True)

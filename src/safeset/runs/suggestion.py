@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from safeset.certificates.certificate import Certificate
-from safeset.certificates.promises import shown, shown_epsilon
+from safeset.certificates.promises import shorten, shown, shown_epsilon
 from safeset.data.dataset import Dataset, Progress, Split
 from safeset.evaluation import Metrics
 from safeset.guarantees.guarantee import Guarantee, RelaxedTopK, Standard
@@ -144,7 +144,7 @@ class Suggestion:
         found.append(
             "A larger ε promises more and certifies fewer points. A larger K certifies more points, with larger "
             "answers; VRA counts a label in the core of the largest answer and rises with K by itself, so look at the "
-            f"sizes beside it. All of this is one network, trained for {short(self.own)} at ε = "
+            f"sizes beside it. All of this is one network, trained for {shorten(self.own, 0)} at ε = "
             f"{shown_epsilon(self.epsilon)}: one that is trained for your choice does better there."
         )
         if self.chosen_on_test:
@@ -157,7 +157,7 @@ class Suggestion:
     @property
     def _below(self) -> str:
         """At which ε enough is certified, by guarantee."""
-        reaches = {short(name): self.reach(name) for name in self.names}
+        reaches = {shorten(name, 0): self.reach(name) for name in self.names}
         some = ", ".join(f"{shown(reach)} for {name}" for name, reach in reaches.items() if 0 < reach < ENDLESS)
         every = ", ".join(name for name, reach in reaches.items() if reach >= ENDLESS)
         none = ", ".join(name for name, reach in reaches.items() if reach == 0)
@@ -259,8 +259,3 @@ def _joined(parts: Sequence[Certificate]) -> Certificate:
         ranking=torch.cat([part.ranking for part in parts]),
         eligible=torch.cat([part.eligible for part in parts]),
     )
-
-
-def short(guarantee: str) -> str:
-    """A guarantee in a sentence: affinity sets are not written out."""
-    return guarantee.partition(":")[0]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safeset.errors import expected
+from safeset.errors import ArgumentError, expected
 
 MOST_BYTES = 2**24  # of a text; a recipe has some thousands
 DEEPEST = 50  # tables and lists in one another, and parts of a dotted key
@@ -64,6 +64,15 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
 def parse_json(text: str, what: str) -> Any:
     """The values of a JSON text; ``what`` names it in errors."""
     return _parsed(json.loads, text, f"{what} to be JSON")
+
+
+def read_json_table(path: Path) -> dict[str, Any] | None:
+    """The table of a JSON file that anybody may have changed; None if there is none, or it holds something else."""
+    try:
+        found = parse_json(read_text(path), str(path))
+    except ArgumentError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _parsed(parser: Callable[[str], Any], text: str, wanted: str) -> Any:

@@ -1,7 +1,5 @@
 """The processes that share a job, as torchrun starts them; without it, one process is all of them."""
 
-import os
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from safeset.errors import SafesetError, expected
 from safeset.inputs import as_device
+from safeset.system import torchrun
 
 Value = TypeVar("Value")
 
@@ -122,7 +121,7 @@ class Workers:
         """What a function returns, called by one worker of each machine first: the others find what it has cached."""
         if self.count == 1:
             return function()
-        leader = os.environ.get("LOCAL_RANK", "0") == "0"
+        leader = torchrun.local_rank() == 0
         value = function() if leader else None
         self.everyones(None)
         return value if leader else function()  # type: ignore[return-value]
@@ -144,12 +143,12 @@ class ToldError(SafesetError):
 @contextmanager
 def joined(device: str | None = None) -> Iterator[Workers]:
     """Join the other workers, if torchrun started this process; each takes the GPU of its own place on the machine."""
-    if dist.is_initialized() or not all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
+    if dist.is_initialized() or not torchrun.is_starter():
         yield Workers.here()
         return
     place = as_device(device)
     if place.type == "cuda":
-        local, here = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        local, here = torchrun.local_rank(), torch.cuda.device_count()
         if place.index is not None or local >= here:
             got = f"--device {place}" if place.index is not None else f"worker {local} of a machine with {here}"
             remedy = "Start as many workers on a machine as it has GPUs, or add --device cpu."
@@ -159,21 +158,11 @@ def joined(device: str | None = None) -> Iterator[Workers]:
 
     store, rank, count = next(rendezvous("env://"))
     # After a restart torchrun's store may still hold where the lost workers could be reached: each attempt has its own.
-    store = dist.PrefixStore(f"attempt {attempt()}", store)  # type: ignore[attr-defined]
+    store = dist.PrefixStore(f"attempt {torchrun.attempt()}", store)  # type: ignore[attr-defined]
     backend = "gloo" if place.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=count)
     yield Workers.here()
     dist.destroy_process_group()  # only where all went well: else others may not answer
-
-
-def starter() -> str:
-    """What started this process, as long as it lives: torchrun on this machine is the same after a restart."""
-    return f"{platform.node()} {os.getppid()}"
-
-
-def attempt() -> int:
-    """How often torchrun has started this job anew, after a worker was lost."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager

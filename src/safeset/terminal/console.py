@@ -14,6 +14,7 @@ from unicodedata import category
 from rich.console import Console
 
 from safeset.errors import Advice
+from safeset.system import torchrun
 from safeset.terminal.layout import folded, table_lines
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def visible(text: str) -> str:
 
 PIPE_CLOSED = 128 + signal.SIGPIPE
 TIMED_STEPS, TIMED_SECONDS = 20, 5.0  # after which the time of a training is estimated
-FIRST = os.environ.get("RANK", "0") == "0"  # torchrun numbers its workers
+FIRST = torchrun.rank() == "0"  # of several workers only this one prints
 out, err = _Plain(soft_wrap=True), _Plain(stderr=True, soft_wrap=True)
 
 

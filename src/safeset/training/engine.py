@@ -27,7 +27,7 @@ class Engine:
 
     Args:
         net: layers, guarantee and ε.
-        recipe: fitted.
+        recipe: what is trained, and how.
         split: what to train on, on the device.
         state: parameters, optimiser and power vectors, changed in place; stacks of them where there are several seeds.
         seeds: one for each network: its order of points, and how they are moved.
@@ -79,7 +79,7 @@ class Engine:
         """Begin an epoch, or go on in the middle of one: order, moves, rate and λ depend on its number only."""
         epochs = self.recipe.epochs
         for place, seed in enumerate(self.seeds):
-            order, moves = drawn(self.recipe, len(self.split), seed, epoch)
+            order, moves = draw_order(self.recipe, len(self.split), seed, epoch)
             self._order[place].copy_(order)
             self._moves[place].copy_(moves)
         self.state.set_rate(self.recipe.optimiser.rate(epoch, epochs))
@@ -110,7 +110,7 @@ class Engine:
             last = loss.detach().view(len(self.seeds)).clone()
             if self.workers.joined:
                 gradients = [each.grad for each in state.parameters.values() if each.grad is not None]
-                for vector in following.values():  # the first worker's, to the bit: those of the others count nothing
+                for vector in following.values():  # their sum is then the first worker's vector, bit for bit
                     vector.mul_(self.workers.first)
                 self.workers.add([last, *gradients, *following.values()])
         state.optimiser.step()
@@ -165,7 +165,7 @@ class Engine:
         self._graph = graph
 
 
-def drawn(recipe: FittedRecipe, count: int, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+def draw_order(recipe: FittedRecipe, count: int, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
     """The order of ``count`` points in an epoch, and how each place of it is moved: (count,) and (count, 5).
 
     Drawn on the CPU from seed and epoch alone, so that every device and every resumed run sees the same.

@@ -57,7 +57,7 @@ class State:
             parameters = {
                 name: torch.stack([each[name].detach() for each in all_of]).requires_grad_() for name in parameters
             }
-        together = vectors[0] if len(nets) == 1 else _stacked(vectors)
+        together = vectors[0] if len(nets) == 1 else _stack(vectors)
         state = cls(
             parameters,
             dict(first.named_buffers()),
@@ -122,7 +122,7 @@ class State:
         if found is None:
             return Position()
         try:
-            position = self._restored(*found, path, data)
+            position = self._take_over(*found, path, data)
             _check(position, self)
         except (LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise SafesetError(
@@ -131,7 +131,7 @@ class State:
             ) from None
         return position
 
-    def _restored(self, tensors: dict[str, Tensor], metadata: dict[str, str], path: Path, data: str) -> Position:
+    def _take_over(self, tensors: dict[str, Tensor], metadata: dict[str, str], path: Path, data: str) -> Position:
         if metadata.get("version") != VERSION or "position" not in metadata:
             raise SafesetError(f"Expected a checkpoint of this version of safeset at {path}, but got something else.")
         if metadata.get("data") != data:
@@ -178,7 +178,7 @@ def _check(position: Position, state: State) -> None:
     torch.Generator().set_state(state.random)  # type: ignore[arg-type]  # raises what it likes
 
 
-def _stacked(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _stack(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([one[name] for one in each]) for name in each[0]}
 
 

@@ -1,4 +1,4 @@
-"""What a training tells while it runs."""
+"""To whom a training reports while it runs."""
 
 import sys
 import warnings
@@ -60,7 +60,7 @@ class Silent:
         """Nothing."""
 
 
-def automatic(progress: bool | None) -> Watch:
+def choose_watch(progress: bool | None) -> Watch:
     """A watch that shows how it goes, or looks away.
 
     Args:
