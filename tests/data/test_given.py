@@ -109,7 +109,7 @@ def test_a_sampler_that_chooses_is_listened_to():
         (Odd([X[0]]), "pairs: an input and its label, but got Tensor"),
         (DataLoader(Odd([X[0]])), "batches of two"),
         (Odd([(torch.rand(2), 0), (torch.rand(3), 1)]), "points of one shape"),
-        ((X, Y.float()), "a label, a whole number"),
+        ((X, Y.float()), "a label, an integer"),
         ((X, Y, X[:, :2], Y), "training and test points of one shape"),
         ((np.full((4, 2), np.nan), [0, 1, 0, 1]), "finite inputs"),
     ],

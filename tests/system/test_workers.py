@@ -79,7 +79,7 @@ def test_two_workers_take_the_steps_of_one(tmp_path):
     first, second = (found.pop("told") for found in (one, two))
     same = "ArgumentError: Expected the same number on all 2 workers, but got another on worker 1."
     assert first.pop("messages") == [same, "SafesetError: no such thing"]
-    assert second.pop("messages") == [same, "ToldError: no such thing"]
+    assert second.pop("messages") == [same, "ReportedError: no such thing"]
     assert (first.pop("turns"), second.pop("turns")) == (0, 1)
     assert first == second == {"largest": 7, "decided": "by 0", "sum": [2, 1], "everyones": ["0", "1"]}
 

@@ -19,6 +19,14 @@ class Answer(NamedTuple):
     end: int
     radius: float
 
+    def split(self, best: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Core and optional classes, of the best classes in order.
+
+        >>> Answer(0, 2, 0.5).split(["cat", "dog", "emu", "fox"])
+        (['cat'], ['dog', 'emu'])
+        """
+        return list(best[: self.start + 1]), list(best[self.start + 1 : self.end + 1])
+
 
 def check_preference(prefer: object) -> str:
     """``smallest`` or ``largest``."""

@@ -108,7 +108,7 @@ def evaluate(
             network=own_network(network),
             device=device,
             progress=console.progress,
-            tell=notes.append,
+            report=notes.append,
         )
     if not workers.first:
         return
@@ -178,7 +178,7 @@ def certify(
             network=own_network(network),
             device=device,
             stdin=stdin,
-            tell=notes.append,
+            report=notes.append,
             proofs=None if proof is None else proofs,
         )
         records = console.waited(records, "proving the network's bounds")
@@ -279,7 +279,7 @@ def main() -> None:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where what goes wrong is told
     except SafesetError as error:
-        if not getattr(error, "told", False):
+        if not getattr(error, "is_reported", False):
             console.failure(f"{_worker()}{error}")
         sys.exit(getattr(error, "exit_code", 1))
     except OSError as error:

@@ -24,7 +24,7 @@ from safeset.system.files import plain
 from safeset.system.provenance import provenance, weights_digest
 from safeset.system.workers import Workers
 
-EXPLAINED = 256  # points from which it is said why hardly anything is certified
+EXPLAINED = 256  # points by which it is explained why hardly anything is certified
 
 
 def evaluate_run(
@@ -38,7 +38,7 @@ def evaluate_run(
     network: nn.Module | Factory | None = None,
     device: str | None = None,
     progress: Progress | None = None,
-    tell: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, Any], str]:
     """The evaluation as it is written down, and the units of ε.
 
@@ -52,7 +52,7 @@ def evaluate_run(
         network: as for `load`.
         device: such as ``"cuda"``.
         progress: wraps the batches.
-        tell: is called with an explanation where hardly anything is certified.
+        report: is called with an explanation where hardly anything is certified.
     """
     for method in methods:
         if method not in METHODS:
@@ -72,10 +72,10 @@ def evaluate_run(
         per_class=per_class,
         progress=progress,
     )
-    if tell and Workers.here().first and min(row["rejection_rate"] for row in result["rows"]) > 1 - HARDLY:
+    if report and Workers.here().first and min(row["rejection_rate"] for row in result["rows"]) > 1 - HARDLY:
         some = points.test[torch.arange(0, len(points.test), max(1, len(points.test) // EXPLAINED))]
         radius = min(row["epsilon"] for row in result["rows"])
-        tell(str(net.diagnose(some.exact, epsilon=radius, guarantee=other, method=max(methods, key=METHODS.index))))
+        report(str(net.diagnose(some.exact, epsilon=radius, guarantee=other, method=max(methods, key=METHODS.index))))
     return result | ({"unfinished": unfinished} if unfinished else {}), points.units
 
 

@@ -19,6 +19,7 @@ from safeset.runs.run import Run
 from safeset.runs.witnesses import read_witnesses
 from safeset.system.files import compare_shapes, read_tensors
 
+Tensors = Mapping[str, Tensor]
 LONGEST = 80  # characters of a text in a model's file that is shown
 
 
@@ -70,21 +71,45 @@ def load(path: str | Path, *, network: nn.Module | Factory | None = None) -> Cer
 def load_run(run: Run, network: nn.Module | Factory | None = None) -> tuple[CertifiedNet, str]:
     """What `load` gives, and where its training stands, such as ``epoch 12 of 100``: nothing if it has ended."""
     recipe = run.read_recipe()
-    beside = Run(run.path.parent)  # of several seeds, which are continued together
+    beside = Run(run.path.parent)  # several seeds are trained in one directory, and continued together
     whole = beside if beside.checkpoint.is_file() and run.path.name == f"seed{recipe.seed}" else run
-    task, continued = recipe.task, f"safeset train --resume --out {whole.path}"
+    command = f"safeset train --resume --out {whole.path}"
+    _check_trained(run, recipe, command)
+    if network is not None and not isinstance(network, nn.Module):
+        network = make_network(network, recipe.task.input_shape, len(recipe.task.class_names), seed=recipe.seed)
+    with torch.device("meta"):  # only shapes: however large the recipe says that it is, nothing is allocated yet
+        blank = _model(recipe) if network is None else network
+    tensors, own, unfinished = _read_model(run, recipe, blank)
+    complete = run.model.is_file()  # a checkpoint has parameters and buffers, but not all of a state_dict
+    if network is None:  # take the tensors as they are, instead of drawing weights to overwrite
+        given = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
+        blank.load_state_dict(given, strict=complete, assign=True)
+    net = build_net(recipe, blank)
+    if network is not None:
+        net.network.load_state_dict(tensors, strict=complete)
+    net.remember(read_witnesses(run.witnesses))
+    if unfinished:
+        text = f"The training in {run.path} has not ended ({unfinished}): these are its weights so far. It goes on with"
+        call = f'safeset.train("{whole.recipe}", out="{whole.path}", resume=True)'
+        advice = Advice(f"{text}: {call}", typed=f"{text}: {command}")
+        warnings.warn(TrainingWarning(advice), stacklevel=callers_level())
+    return net.eval(), unfinished
+
+
+def _check_trained(run: Run, recipe: FittedRecipe, command: str) -> None:
+    """Refuse a directory that holds several seeds, or nothing that was trained; ``command`` continues it."""
     if recipe.seeds > 1:
         one = run.path / f"seed{recipe.seed}"
-        remedy = f"Name one of them: {one}." if one.is_dir() else f"Continue with {continued}."
+        remedy = f"Name one of them: {one}." if one.is_dir() else f"Continue with {command}."
         raise expected("the directory of one run", f"{run.path}, which holds {recipe.seeds} seeds", remedy)
     if run.has_ended and not run.model.is_file():
         raise expected(f"a trained model at {run.model}", "none", "Remove the directory, and train it again.")
     if not run.model.is_file() and not run.checkpoint.is_file():
-        raise expected(f"a trained model at {run.model}", "none", f"Continue with {continued}.")
-    if network is not None and not isinstance(network, nn.Module):
-        network = make_network(network, task.input_shape, len(task.class_names), seed=recipe.seed)
-    with torch.device("meta"):  # only shapes: however large the recipe says that it is, nothing is allocated yet
-        blank = _model(recipe) if network is None else network
+        raise expected(f"a trained model at {run.model}", "none", f"Continue with {command}.")
+
+
+def _read_model(run: Run, recipe: FittedRecipe, blank: nn.Module) -> tuple[Tensors, Tensors, str]:
+    """The weights of a run by name, those of a network that they must fit, and where its training stands."""
     if run.model.is_file():
         source, own = run.model, blank.state_dict()
         tensors, about = read_tensors(source, _shapes(own))
@@ -97,19 +122,7 @@ def load_run(run: Run, network: nn.Module | Factory | None = None) -> tuple[Cert
         unfinished = f"epoch {min(epoch, recipe.epochs)} of {recipe.epochs}"
     for name, tensor in tensors.items():
         _check_numbers(tensor, own[name].dtype, f"{name!r} of {source}")
-    if network is None:  # take the tensors as they are, instead of drawing weights to overwrite
-        given = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
-        blank.load_state_dict(given, strict=source == run.model, assign=True)
-    net = build_net(recipe, blank)
-    if network is not None:
-        net.network.load_state_dict(tensors, strict=source == run.model)
-    net.remember(read_witnesses(run.witnesses))
-    if unfinished:
-        said = f"The training in {run.path} has not ended ({unfinished}): these are its weights so far. It goes on with"
-        again = f'safeset.train("{whole.recipe}", out="{whole.path}", resume=True)'
-        told = Advice(f"{said}: {again}", typed=f"{said}: {continued}")
-        warnings.warn(TrainingWarning(told), stacklevel=callers_level())
-    return net.eval(), unfinished
+    return tensors, own, unfinished
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

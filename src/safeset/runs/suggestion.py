@@ -133,12 +133,12 @@ class Suggestion:
         else:
             name = self.guarantee
             radius = float(shown(self.start))
-            told = self._metrics(name, radius)
+            there = self._metrics(name, radius)
             found.append(
-                f"To start from: {name} at ε = {shown_epsilon(radius)}. There {name} has VRA {told['vra']:.3f}, "
-                f"{told['rejection_rate']:.3f} of the points without a certificate, "
-                f"and answers of {told['smallest_set_size']:.2f} classes on average where the smallest are taken, "
-                f"{told['set_size']:.2f} where the largest are. At ε = {shown_epsilon(self.at)} no larger K, up to "
+                f"To start from: {name} at ε = {shown_epsilon(radius)}. There {name} has VRA {there['vra']:.3f}, "
+                f"{there['rejection_rate']:.3f} of the points without a certificate, "
+                f"and answers of {there['smallest_set_size']:.2f} classes on average where the smallest are taken, "
+                f"{there['set_size']:.2f} where the largest are. At ε = {shown_epsilon(self.at)} no larger K, up to "
                 f"half of the classes, puts {100 * GAIN:.0f} % more of the labels into certified cores."
             )
         found.append(
@@ -213,7 +213,7 @@ def suggest(
         points = net.measure(split[places].to(device).exact)
         for name, guarantee in asked.items():
             parts[name].append(points.certificate(guarantee=guarantee, method=method).to("cpu"))
-    return {name: _joined(several) for name, several in parts.items()}, split.y.cpu()
+    return {name: _concatenate(several) for name, several in parts.items()}, split.y.cpu()
 
 
 def suggest_for_run(
@@ -251,8 +251,8 @@ def _steps(classes: int) -> dict[str, Guarantee]:
     return {str(each): each for each in (Standard(), *relaxed)}
 
 
-def _joined(parts: Sequence[Certificate]) -> Certificate:
-    """The certificate of several batches together."""
+def _concatenate(parts: Sequence[Certificate]) -> Certificate:
+    """One certificate of several batches."""
     return replace(
         parts[0],
         windows=torch.cat([part.windows for part in parts]),

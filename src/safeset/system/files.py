@@ -114,7 +114,7 @@ def read_tensors(
     """The tensors and texts of a safetensors file; nothing in it is ever executed.
 
     Args:
-        path: the file. Its header is held against its size before anything else is read.
+        path: the file. Its header is compared with its size before anything else is read.
         shapes: the tensors that there must be, by name: others are refused by the header alone.
 
     Raises:

@@ -9,8 +9,8 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 def keep_freed_memory() -> None:
     """Have this process keep the memory that it frees, for the rest of its life; where there is no glibc, nothing.
 
-    The large blocks of a step are otherwise given back and fetched anew, page by page, in every step. For programs that
-    do nothing but train or audit: the command line calls it, the library does not.
+    The large blocks of a step are otherwise given back and fetched again, page by page, in every step. It is for
+    programs that only train or audit: the command line calls it, the library does not.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)

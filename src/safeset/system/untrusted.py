@@ -56,7 +56,7 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
     """
     pieces = re.split(r"[,=\[\]{}\n]", _QUOTED.sub("''", text))
     parts = 1 + max(piece.count(".") for piece in pieces)
-    if parts > DEEPEST:  # told here, because tomllib takes a time that grows with their square
+    if parts > DEEPEST:  # refused here, because tomllib takes a time that grows with their square
         raise expected(f"{what} to be TOML with keys of at most {DEEPEST} parts", parts)
     return _parsed(tomllib.loads, text, f"{what} to be TOML")  # type: ignore[no-any-return]
 

@@ -104,7 +104,7 @@ class Workers:
                 raise
         outcome = self._tell(outcome)
         if outcome[1] is not None:
-            raise ToldError(outcome[1])
+            raise ReportedError(outcome[1])
         return outcome[0]  # type: ignore[no-any-return]
 
     @property
@@ -134,10 +134,10 @@ class Workers:
             raise expected(f"the same {what} on all {self.count} workers", f"another on worker {other[0]}")
 
 
-class ToldError(SafesetError):
-    """What the first worker tells the user."""
+class ReportedError(SafesetError):
+    """An error of the first worker, which has reported it to the user already."""
 
-    told = True
+    is_reported = True
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import FittedRecipe
 
 POINTS_AT_ONCE = 256
-FEWEST = 20  # points from which something can be said
+FEWEST = 20  # points: fewer cannot show whether something was learnt
 DEVIATIONS = 1.645  # above the mean: of guesses one in twenty is better
 
 
@@ -65,12 +65,12 @@ def at_chance(right: int, labels: Tensor) -> str | None:
     share = int(torch.bincount(labels.cpu()).max()) / count
     if right > share * count + DEVIATIONS * math.sqrt(count * share * (1 - share)):
         return None
-    said = (
+    start = (
         f"This training has ended about at chance: {right / count:.3f} of {count:,} points are classified rightly, "
         f"{share:.3f} by always naming the most frequent class. The learning rate may be too high, ε too large for "
         "this data, or the training too short; or the labels do not fit the points. Try "
     )
     return Advice(
-        f'{said}a lower rate ("optimiser": {{"rate": 1e-4}} in the recipe), a smaller epsilon, more epochs.',
-        typed=f"{said}--set optimiser.rate=1e-4, a smaller --epsilon, more --epochs.",
+        f'{start}a lower rate ("optimiser": {{"rate": 1e-4}} in the recipe), a smaller epsilon, more epochs.',
+        typed=f"{start}--set optimiser.rate=1e-4, a smaller --epsilon, more --epochs.",
     )

@@ -9,7 +9,7 @@ from safeset.errors import TrainingWarning, callers_level
 
 
 class Watch(Protocol):
-    """Somebody who looks on, such as a progress bar."""
+    """To whom progress is reported, such as a progress bar."""
 
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
         """The same items, shown as they go by: files that are decoded."""
@@ -34,7 +34,7 @@ class Watch(Protocol):
 
 
 class Silent:
-    """Looks away, but passes notes on as warnings."""
+    """Shows nothing, but passes notes on as warnings."""
 
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
         """The same."""
@@ -61,10 +61,10 @@ class Silent:
 
 
 def choose_watch(progress: bool | None) -> Watch:
-    """A watch that shows how it goes, or looks away.
+    """A watch that shows progress, or one that shows nothing.
 
     Args:
-        progress: whether to show it; None: in a terminal and in a notebook.
+        progress: whether to show it; None shows it in a terminal and in a notebook.
     """
     if progress is False:
         return Silent()
