@@ -34,7 +34,7 @@ def find_recipe(name: str) -> Path:
 def assemble_recipe(name: str | None, changes: Mapping[str, Any]) -> Recipe:
     """A recipe by its path or name, or none, with values at dotted keys changed: what the command line means.
 
-    Other data takes the place of the recipe's, options and all.
+    Other data replaces the recipe's, with all its options.
     """
     path = find_recipe(name) if name is not None else None
     table = toml.read_table(path) if path else {}

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from os.path import exists  # unlike a Path's it says no of what cannot be a name
+from os.path import exists  # unlike `Path.exists` it is False for what cannot be a name
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,7 @@ class Recipe:
         return guarantee.bind(data.identifiers)
 
     def fit(self, data: Dataset, *, own_network: bool = False) -> "FittedRecipe":
-        """The recipe with everything chosen that the data decides; affinity sets are written out."""
+        """Choose what the recipe leaves to the data; affinity sets are written out."""
         self.augmentation.check(data.input_shape)
         own, batch = self.data.source not in SOURCES, self.batch or defaults.suited_batch(len(data.train))
         chosen = {
@@ -186,7 +186,7 @@ class Recipe:
         return FittedRecipe(**{**vars(self), **chosen})
 
     def as_fitted(self) -> "FittedRecipe | None":
-        """The same as a fitted recipe, if it says everything that one says: a run's own recipe, read again."""
+        """The same as a fitted recipe, where nothing is open, as in a run's own file; else None."""
         lacking = any(getattr(self, name) is None for name in FittedRecipe.__annotations__)
         return None if lacking else FittedRecipe(**vars(self))
 

@@ -24,7 +24,7 @@ def from_table(kind: type[Value], table: Any, where: str = "") -> Value:
     Args:
         kind: the dataclass; its fields are the keys, their types are checked, and may be dataclasses themselves.
         table: what `tomllib` reads.
-        where: name of the table, for complaints.
+        where: name of the table, for messages.
 
     Raises:
         ArgumentError: for unknown keys, with the nearest known one, and for values of another type.

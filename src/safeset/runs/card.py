@@ -19,7 +19,7 @@ def card(
     """The README.md of a run.
 
     Args:
-        recipe: fitted.
+        recipe: by which it was trained.
         evaluation: what `evaluate_net` gives.
         records: lines of metrics.jsonl.
         epoch: after which the net had its weights; the last by default.

@@ -15,7 +15,7 @@ OPTIONS = {"folder": ("size", "background", "skip_bad"), ".npz": ("units", "back
 
 
 def load_run_data(recipe: FittedRecipe, source: str | None = None, progress: Progress | None = None) -> Dataset:
-    """The data of a fitted recipe, or other data of the same shape and classes."""
+    """Load the data of a run, or other data of the same shape and classes."""
     task, own = recipe.task, recipe.data
     if source is None and own.source == OWN_DATA:
         raise expected("the data of the run", "none: it was given in Python", "Name a file or folder with --data.")

@@ -1,4 +1,4 @@
-"""The evaluation of a run on labelled points, as it is written down."""
+"""The evaluation of a run on labelled points, as its JSON file holds it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ def evaluate_run(
     progress: Progress | None = None,
     report: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """The evaluation as it is written down, and the units of ε.
+    """Evaluate a run: what its evaluation.json holds, and the units of ε.
 
     Args:
         run: a run; of a training that has not ended the weights so far are evaluated, and ``unfinished`` says so.
@@ -99,7 +99,7 @@ def is_own(
 
 
 def evaluate_net(net: CertifiedNet, recipe: FittedRecipe, points: Dataset, **options: Any) -> dict[str, Any]:
-    """The evaluation of a run as it is written down: rows, and with what they were made."""
+    """Evaluate a net on test points, as plain values for a JSON file: rows, and with what they were made."""
     started = time.perf_counter()
     rows = evaluate(net, points.test, **options)
     guarantee = options.get("guarantee") or net.guarantee

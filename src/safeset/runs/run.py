@@ -24,6 +24,9 @@ from safeset.recipes.recipe import FittedRecipe, Recipe
 from safeset.runs.witnesses import write_witnesses
 from safeset.system.files import not_through_links, read_texts, sweep, write_json, write_tensors, write_whole
 from safeset.system.torchrun import starter
+from safeset.system.untrusted import parse_json_table
+
+RECORDED = ("epoch", "seconds")  # in every line of metrics.jsonl
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """The directory to oneself; it is made if it is not there.
+        """Hold the directory alone; it is made if it is not there.
 
         Raises:
             SafesetError: if another process has it, or it cannot be written.
@@ -116,7 +119,7 @@ class Run:
                     "or choose another directory."
                 ) from None
             sweep(self.path, *self.path.glob("seed*"))
-            with suppress(OSError):  # the number is a courtesy
+            with suppress(OSError):  # the lock holds without the number, which only helps a message
                 os.ftruncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n{starter()}\n".encode())
             yield
@@ -125,7 +128,7 @@ class Run:
 
     @property
     def is_ours(self) -> bool:
-        """Whether what started this process started the last one too that had this directory to itself."""
+        """Whether the last process that held this directory was started by what started this one."""
         try:
             return (self.path / ".lock").read_text(errors="replace").splitlines()[1:2] == [starter()]
         except OSError:
@@ -138,20 +141,15 @@ class Run:
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl that are whole."""
-        records = []
-        with suppress(OSError):
+        try:
             lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.is_file() else []
-            for line in lines:
-                with suppress(ValueError, RecursionError):
-                    record = json.loads(line)
-                    if isinstance(record, dict) and all(
-                        isinstance(record.get(name), int | float) for name in ("epoch", "seconds")
-                    ):
-                        records.append(record)
-        return records
+        except OSError:
+            return []
+        tables = (parse_json_table(line) or {} for line in lines)
+        return [each for each in tables if all(isinstance(each.get(name), int | float) for name in RECORDED)]
 
     def forget(self, epoch: int) -> None:
-        """Leave out lines about later epochs than ``epoch``: they will be written again."""
+        """Remove the lines about later epochs from metrics.jsonl: they will be written again."""
         kept = [record for record in self.records() if record.get("epoch", 0) <= epoch]
         if self.metrics.exists():
             write_whole(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
@@ -203,7 +201,7 @@ class Run:
             path.unlink(missing_ok=True)
 
     def write_bounds(self, net: CertifiedNet) -> None:
-        """Prove, and write down what was proved."""
+        """Prove the bounds of a net, and write what was proved."""
         bounds = net.bounds()
         record = {
             "note": "Information only: proofs are trusted only in the process that made them.",

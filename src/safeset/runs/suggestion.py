@@ -94,7 +94,7 @@ class Suggestion:
     def _relaxed(self) -> list[str]:
         """The guarantees of rising K, as far as an answer of K classes says something: up to half of them."""
         classes = next(iter(self.certificates.values())).classes
-        return list(_steps(classes))[: math.ceil(classes / 2)]
+        return list(_guarantees(classes))[: math.ceil(classes / 2)]
 
     @property
     def at(self) -> float:
@@ -203,7 +203,7 @@ def suggest(
     Returns:
         A certificate of all points by each guarantee's text, and the labels, on the CPU.
     """
-    asked: dict[str, Guarantee] = {**_steps(net.classes)}
+    asked: dict[str, Guarantee] = {**_guarantees(net.classes)}
     if net.guarantee not in (*asked.values(), RelaxedTopK(1)):
         asked[str(net.guarantee)] = net.guarantee
     device = next(net.parameters()).device
@@ -245,7 +245,7 @@ def _not_trained_on(recipe: FittedRecipe, points: Dataset, *, other: bool) -> tu
     return points.test, recipe.split
 
 
-def _steps(classes: int) -> dict[str, Guarantee]:
+def _guarantees(classes: int) -> dict[str, Guarantee]:
     """Relaxed top-K for the K that are tried; K = 1 is standard robustness."""
     relaxed = (RelaxedTopK(k) for k in range(2, min(MOST_CLASSES, classes - 1) + 1))
     return {str(each): each for each in (Standard(), *relaxed)}

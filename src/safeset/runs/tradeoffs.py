@@ -16,7 +16,7 @@ PANELS = (
     ("without a certificate", "rejection_rate"),
     ("classes in the smallest answers", "smallest_set_size"),
 )
-STEPS = 40  # radii along a line
+RADII = 40  # along a line
 GAP, TALL, HEAD = 0.5, 2.2, 0.45  # inches
 COLOURS = "viridis"
 
@@ -26,7 +26,7 @@ def tradeoffs(found: "Suggestion") -> bytes:
     from matplotlib import colormaps
 
     longest = 1.1 * found.grid[-1] or 1.0
-    radii = [longest * step / STEPS for step in range(STEPS + 1)]
+    radii = [longest * place / RADII for place in range(RADII + 1)]
     names = found.names
     rows = found.rows(radii, names)
     caption = wrapped(

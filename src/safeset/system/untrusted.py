@@ -69,7 +69,19 @@ def parse_json(text: str, what: str) -> Any:
 def read_json_table(path: Path) -> dict[str, Any] | None:
     """The table of a JSON file that anybody may have changed; None if there is none, or it holds something else."""
     try:
-        found = parse_json(read_text(path), str(path))
+        return parse_json_table(read_text(path))
+    except ArgumentError:
+        return None
+
+
+def parse_json_table(text: str) -> dict[str, Any] | None:
+    """The table of a JSON text that anybody may have changed; None if it is something else.
+
+    >>> parse_json_table('{"epoch": 1}'), parse_json_table("[1]"), parse_json_table("{")
+    ({'epoch': 1}, None, None)
+    """
+    try:
+        found = parse_json(text, "a text")
     except ArgumentError:
         return None
     return found if isinstance(found, dict) else None

@@ -175,7 +175,7 @@ def _check(position: Position, state: State) -> None:
         for name, content in remembered.items():
             if isinstance(content, Tensor) and content.numel() != 1 and content.shape != parameter.shape:
                 raise ValueError(f"{name} of another shape")
-    torch.Generator().set_state(state.random)  # type: ignore[arg-type]  # raises what it likes
+    torch.Generator().set_state(state.random)  # type: ignore[arg-type]  # raises for what is no state
 
 
 def _stack(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

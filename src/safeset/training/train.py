@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from safeset.data.dataset import Dataset, Split
+from safeset.data.from_python import as_dataset
 from safeset.data.given import Given
 from safeset.data.quality import report
 from safeset.data.sources import SOURCES, load_data
@@ -29,7 +30,6 @@ from safeset.training.directory import explain_write_errors, save_interrupted, s
 from safeset.training.estimates import choose_points
 from safeset.training.interruption import Interrupted
 from safeset.training.loop import fit
-from safeset.training.own_data import as_dataset
 from safeset.training.pictures import draw_curves, draw_samples
 from safeset.training.plan import at_chance, count_right, describe_training
 from safeset.training.watch import Silent, Watch, choose_watch

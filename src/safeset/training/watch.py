@@ -36,28 +36,18 @@ class Watch(Protocol):
 class Silent:
     """Shows nothing, but passes notes on as warnings."""
 
+    def _ignore(self, *_: Any, **__: Any) -> None:
+        pass
+
+    introduce = begin = step = epoch = end = _ignore
+
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
-        """The same."""
+        """The items as they are."""
         return items
 
-    def introduce(self, text: str) -> None:
-        """Nothing."""
-
-    def begin(self, epochs: int, steps: int, done: int) -> None:
-        """Nothing."""
-
-    def step(self, loss: float | None) -> None:
-        """Nothing."""
-
-    def epoch(self, record: dict[str, Any]) -> None:
-        """Nothing."""
-
     def note(self, text: str) -> None:
-        """A warning."""
+        """Warn of it."""
         warnings.warn(TrainingWarning(text), stacklevel=callers_level())
-
-    def end(self) -> None:
-        """Nothing."""
 
 
 def choose_watch(progress: bool | None) -> Watch:
