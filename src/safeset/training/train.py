@@ -29,7 +29,7 @@ from safeset.system.workers import Workers
 from safeset.training.directory import explain_write_errors, save_interrupted, summary, take_directory, write_run
 from safeset.training.estimates import choose_points
 from safeset.training.interruption import Interrupted
-from safeset.training.loop import fit
+from safeset.training.loop import Outcome, fit
 from safeset.training.pictures import draw_curves, draw_samples
 from safeset.training.plan import at_chance, count_right, describe_training
 from safeset.training.watch import Silent, Watch, choose_watch
@@ -178,53 +178,91 @@ def train_run(
 ) -> TrainedRun:
     """`train` into a directory, from what `prepare_training` gives; with or without pictures at the end."""
     _check_seeds(recipe, several=network is None)
-    workers, watch, place = Workers.here(), _watch_here(watch), as_device(device)
-    recipes = [replace(recipe, seed=recipe.seed + one, seeds=1) for one in range(recipe.seeds)]
-    nets = [build_net(one, network).to(place) for one in recipes]
-    run = Run(out)
-    runs = [run] if len(nets) == 1 else [Run(out / f"seed{one.seed}") for one in recipes]
-    split, watched, on = _choose_splits(recipe, points)
-    about = describe_training(recipe, points, len(points.train) - len(split), nets)
+    watch = _watch_here(watch)
+    job = _Job(recipe, points, network, as_device(device), Run(out), watch)
     with ExitStack() as held:
-        if workers.decide(lambda: take_directory(run, recipe, resume, held)):
-            return TrainedRun(_load_ended(run, runs[0], nets[0], network, watch), recipe, None)
-        watch.introduce(about)  # only now: the directory, and the recipe of a run to continue, are as they should be
-        with explain_write_errors(run):
-            if workers.first:
-                for each in {run, *runs}:
-                    each.forget_model()
-            try:
-                outcomes = fit(nets, recipe, split, watched, on=on, watch=watch, run=run, minutes=minutes)
-            except Interrupted as stopped:
-                if workers.first:
-                    save_interrupted(runs, nets, recipes, f"epoch {stopped.epoch} of {recipe.epochs}", watch)
-                raise
-            results = [evaluate_net(net.eval(), one, points) for net, one in zip(nets, recipes, strict=True)]
-            evaluation = results[0] if len(results) == 1 else summary(results)
-            if workers.first:
-                records = run.records()
-                for written in zip(runs, nets, recipes, results, outcomes, strict=True):
-                    write_run(*written, records)
-                if len(runs) > 1:
-                    write_json(run.evaluation, evaluation)
-                run.checkpoint.unlink(missing_ok=True)
-        if workers.first:
-            _report_chance(nets, points, watch)
-        if workers.first and pictures:
-            draw_curves(run, records, outcomes[0].epoch if recipe.held_out_share and len(nets) == 1 else None)
-            for each, net in zip(runs, nets, strict=True):
-                draw_samples(each, net, points)
-    return TrainedRun(nets[0], recipe, evaluation)
+        if job.workers.decide(lambda: take_directory(job.run, recipe, resume, held)):
+            return TrainedRun(job.load_ended(network), recipe, None)
+        watch.introduce(job.text)  # only now: the directory, and the recipe of a run to continue, are as they should be
+        with explain_write_errors(job.run):
+            outcomes = job.fit(minutes)
+            evaluation = job.evaluate(outcomes)
+        if job.workers.first:
+            _report_chance(job.nets, points, watch)
+        if job.workers.first and pictures:
+            job.draw_pictures(outcomes)
+    return TrainedRun(job.nets[0], recipe, evaluation)
 
 
-def _load_ended(run: Run, first: Run, net: CertifiedNet, network: nn.Module | None, watch: Watch) -> CertifiedNet:
-    """The net of a training that has ended before; workers who do not read it get their weights from the first."""
-    workers = Workers.here()
-    if workers.first:
-        watch.note(f"The training in {run.path} has ended already.")
-        net = load(first.path, network=network).to(next(net.parameters()).device)
-    workers.align(list(net.state_dict().values()))
-    return net.eval()
+class _Job:
+    """The nets of one training, one for each seed, and the directories into which they go."""
+
+    def __init__(
+        self,
+        recipe: FittedRecipe,
+        points: Dataset,
+        network: nn.Module | None,
+        device: torch.device,
+        run: Run,
+        watch: Watch,
+    ) -> None:
+        self.recipe, self.points, self.run, self.watch, self.workers = recipe, points, run, watch, Workers.here()
+        self.recipes = [replace(recipe, seed=recipe.seed + one, seeds=1) for one in range(recipe.seeds)]
+        self.runs = [run] if recipe.seeds == 1 else [Run(run.path / f"seed{one.seed}") for one in self.recipes]
+        self.nets = [build_net(one, network).to(device) for one in self.recipes]
+        self.split, self.watched, self.on = _choose_splits(recipe, points)
+        self.text = describe_training(recipe, points, len(points.train) - len(self.split), self.nets)
+
+    def load_ended(self, network: nn.Module | None) -> CertifiedNet:
+        """The first net, where the training has ended before; only the first worker reads its weights."""
+        net = self.nets[0]
+        if self.workers.first:
+            self.watch.note(f"The training in {self.run.path} has ended already.")
+            net = load(self.runs[0].path, network=network).to(next(net.parameters()).device)
+        self.workers.align(list(net.state_dict().values()))
+        return net.eval()
+
+    def fit(self, minutes: float) -> list[Outcome]:
+        """Train the nets; what an interruption leaves can be used by every command."""
+        if self.workers.first:
+            for each in {self.run, *self.runs}:
+                each.forget_model()
+        try:
+            return fit(
+                self.nets,
+                self.recipe,
+                self.split,
+                self.watched,
+                on=self.on,
+                watch=self.watch,
+                run=self.run,
+                minutes=minutes,
+            )
+        except Interrupted as stopped:
+            if self.workers.first:
+                so_far = f"epoch {stopped.epoch} of {self.recipe.epochs}"
+                save_interrupted(self.runs, self.nets, self.recipes, so_far, self.watch)
+            raise
+
+    def evaluate(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        """Evaluate the nets, all workers together, and write all that the directories hold."""
+        results = [evaluate_net(net.eval(), one, self.points) for net, one in zip(self.nets, self.recipes, strict=True)]
+        evaluation = results[0] if len(results) == 1 else summary(results)
+        if self.workers.first:
+            records = self.run.records()
+            for each in zip(self.runs, self.nets, self.recipes, results, outcomes, strict=True):
+                write_run(*each, records)
+            if len(results) > 1:
+                write_json(self.run.evaluation, evaluation)
+            self.run.checkpoint.unlink(missing_ok=True)
+        return evaluation
+
+    def draw_pictures(self, outcomes: Sequence[Outcome]) -> None:
+        """Draw the curves of the training, and samples of each net."""
+        chosen = self.recipe.held_out_share and len(self.nets) == 1
+        draw_curves(self.run, self.run.records(), outcomes[0].epoch if chosen else None)
+        for run, net in zip(self.runs, self.nets, strict=True):
+            draw_samples(run, net, self.points)
 
 
 def _check_seeds(recipe: FittedRecipe, *, several: bool) -> None:
