@@ -51,9 +51,9 @@ STEPS = """
 import json, sys
 sys.path.insert(0, {tests!r})
 from helpers.worker_steps import steps, told
-from safeset.system.workers import joined
+from safeset.system.workers import join_workers
 
-with joined("cpu") as workers:
+with join_workers("cpu") as workers:
     found = {{}}
     for seeds in (1, 2):
         losses, state = steps(workers, seeds)

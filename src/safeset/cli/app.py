@@ -85,7 +85,7 @@ def evaluate(
     from safeset.runs.evaluate import evaluate_run, is_own
     from safeset.runs.run import Run
     from safeset.system.files import json_text, write_json
-    from safeset.system.workers import joined
+    from safeset.system.workers import join_workers
 
     stored = Run(run).evaluation
     asked: dict[str, Any] = {
@@ -100,7 +100,7 @@ def evaluate(
     if out is not None and not own and out.resolve() == stored.resolve():
         raise expected("another file than that of the run's own evaluation", str(out), "Choose another --out.")
     notes: list[str] = []  # for after the table
-    with joined(device) as workers:
+    with join_workers(device) as workers:
         result, units = evaluate_run(
             Run(run),
             **asked,
@@ -156,7 +156,7 @@ def certify(
     _check_format(as_json, as_csv)
     from safeset.certificates.promises import check_preference
     from safeset.runs.certify_files import certify_files
-    from safeset.system.workers import joined
+    from safeset.system.workers import join_workers
 
     check_preference(prefer)
     if proof is not None:
@@ -166,7 +166,7 @@ def certify(
     proofs: list[dict[str, Any]] = []
     notes: list[str] = []  # for after the table
     stdin = sys.stdin.buffer if sys.stdin else None
-    with joined(device) as workers:
+    with join_workers(device) as workers:
         records = certify_files(
             run,
             files,
@@ -253,7 +253,7 @@ def _check_format(as_json: bool, as_csv: bool) -> None:
 
 def _worker() -> str:
     """Which of several workers speaks."""
-    return f"worker {torchrun.rank()}: " if torchrun.count() != "1" else ""
+    return f"worker {torchrun.rank()}: " if not torchrun.is_alone() else ""
 
 
 def main() -> None:
@@ -279,7 +279,7 @@ def main() -> None:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where what goes wrong is told
     except SafesetError as error:
-        if not getattr(error, "is_reported", False):
+        if not getattr(error, "reported", False):
             console.failure(f"{_worker()}{error}")
         sys.exit(getattr(error, "exit_code", 1))
     except OSError as error:

@@ -96,5 +96,5 @@ def own_network(name: str | None) -> "Factory | None":
 
 def check_alone() -> None:
     """Refuse several workers."""
-    if torchrun.count() != "1":
-        raise expected("one process", f"{torchrun.count()} workers", "Start it without torchrun.")
+    if not torchrun.is_alone():
+        raise expected("one process", f"{torchrun.workers()} workers", "Start it without torchrun.")

@@ -152,12 +152,12 @@ def _train(
     """Train with a progress bar; what came of it, on the first worker."""
     from safeset.inputs import as_device
     from safeset.system.memory import keep_freed_memory
-    from safeset.system.workers import joined
+    from safeset.system.workers import join_workers
     from safeset.training.train import make_own_network, prepare_training, train_run
 
     keep_freed_memory()
     watch = console.TrainingWatch(typed=True)
-    with joined(device) as workers:
+    with join_workers(device) as workers:
         try:
             as_device(device)  # a mistake in it is reported before the data is loaded
             fitted, points = prepare_training(recipe, own_network=factory is not None, watch=watch)

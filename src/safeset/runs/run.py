@@ -23,8 +23,8 @@ from safeset.recipes import toml
 from safeset.recipes.recipe import FittedRecipe, Recipe
 from safeset.runs.witnesses import write_witnesses
 from safeset.system.files import not_through_links, read_texts, sweep, write_json, write_tensors, write_whole
-from safeset.system.torchrun import starter
 from safeset.system.untrusted import parse_json_table
+from safeset.system.workers import starter
 
 RECORDED = ("epoch", "seconds")  # in every line of metrics.jsonl
 

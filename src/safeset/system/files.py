@@ -13,20 +13,20 @@ from safeset.errors import SafesetError, expected
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_HEADER = 2**24  # bytes; the names and shapes of some hundred tensors are a few thousand
+MOST_HEADER = 2**24  # bytes; the header of some hundred tensors has a few thousand
 
 
 def not_through_links(path: str, flags: int) -> int:
-    """An opener: a link is not followed, so that a directory from elsewhere cannot have other files written."""
+    """Open a file, but no link: a directory from elsewhere could make us overwrite other files by one."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that its name always stands for something whole: into a temporary file, to the disk, renamed.
+    """Write a file whole or not at all: into a temporary file that is flushed to the disk, then renamed.
 
     Raises:
         SafesetError: if something else than a file is there.
-        OSError: if it cannot be written; what stood there before still stands.
+        OSError: if it cannot be written; a file that was there before is unchanged.
     """
     if path.exists() and not path.is_file():
         raise expected(f"a file to write at {path}", "a folder, a device or a pipe, which it would replace")
@@ -44,7 +44,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def sweep(*folders: Path) -> None:
-    """Remove what `write_whole` had not renamed yet in processes that were killed; what a living one writes stays."""
+    """Remove temporary files of `write_whole` that killed processes have left; those of living ones stay."""
     for left in (path for folder in folders for path in folder.glob(".*.tmp")):
         number = left.name.split(".")[-2]
         if number.isdecimal() and not _lives(int(number)):
@@ -53,7 +53,7 @@ def sweep(*folders: Path) -> None:
 
 
 def _lives(process: int) -> bool:
-    """Whether a process of this machine has this number, if only as another user's."""
+    """Whether a process of this number runs on this machine, under any user."""
     try:
         with suppress(PermissionError):
             os.kill(process, 0)
@@ -63,7 +63,7 @@ def _lives(process: int) -> bool:
 
 
 def check_folder(path: Path, what: str) -> None:
-    """Complain if a directory cannot be made, or not be written into: before long work, not after it."""
+    """Raise an error if a directory cannot be made or written into: before long work, not after it."""
     there = next(each for each in (path, *path.parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         got = f"{there}, which is {'not to be written' if there.is_dir() else 'a file'}"
@@ -80,7 +80,7 @@ def plain(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Plain values as JSON, as all files of safeset have it."""
+    """Plain values as JSON, in the layout of all files of safeset."""
     return json.dumps(value, indent=1)
 
 
@@ -98,13 +98,13 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: Mapping
 
 
 def read_texts(path: Path) -> dict[str, str]:
-    """The texts of a safetensors file, its tensors unread; none where it is something else."""
+    """The texts of a safetensors file, without reading its tensors; none if the file is something else."""
     try:
         with path.open("rb") as file:
             start, _ = _header(file)
         texts = json.loads(start[8:]).get("__metadata__")
         return texts if isinstance(texts, dict) else {}
-    except Exception:  # readers of broken files raise what they like
+    except Exception:  # readers of broken files raise errors of any type
         return {}
 
 
@@ -118,7 +118,7 @@ def read_tensors(
         shapes: the tensors that there must be, by name: others are refused by the header alone.
 
     Raises:
-        SafesetError: if it cannot be read, is none, or holds other tensors.
+        SafesetError: if it cannot be read, is no safetensors file, or holds other tensors.
     """
     from safetensors.torch import load
 
@@ -142,7 +142,7 @@ def read_tensors(
         raise SafesetError(f"Expected a file of tensors at {path}, but got: {error.strerror or error}.") from None
     except SafesetError:
         raise
-    except Exception as error:  # readers of broken files raise what they like
+    except Exception as error:  # readers of broken files raise errors of any type
         reason = f"{type(error).__name__}: {error}"[:300]
         raise SafesetError(f"Expected a safetensors file at {path}, but got something else ({reason}).") from None
 
@@ -158,7 +158,7 @@ def _header(file: BinaryIO) -> tuple[bytes, int]:
 
 
 def compare_shapes(found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """Complain if tensors of a file are not those, by name and shape, that there must be."""
+    """Raise an error if tensors of a file have other names or shapes than they must."""
     for name in sorted(found.keys() | wanted.keys()):
         got, own = found.get(name, "none"), wanted.get(name, "none")
         if got != own:

@@ -1,4 +1,4 @@
-"""With what a number was made."""
+"""What a number was made with: versions, commit, device, and digests of weights."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ def commit() -> str:
 
 
 def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Names, shapes and numbers of weights as a text that other weights do not have."""
+    """Names, shapes and numbers of weights as a digest."""
     found = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

@@ -7,10 +7,10 @@ import torch
 
 
 def side_by_side(*functions: Callable[[], Any]) -> list[Any]:
-    """What functions return that do not need one another's results.
+    """Call functions that do not need each other's results; returns theirs.
 
     While a CUDA graph is captured they become branches of it that run at once, and so do their gradients: many small
-    kernels then wait for nobody. Elsewhere they are called one after another.
+    kernels then do not wait for each other. Elsewhere they are called one after another.
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return [function() for function in functions]
@@ -22,7 +22,7 @@ def side_by_side(*functions: Callable[[], Any]) -> list[Any]:
     for stream, function in zip(streams, functions[1:], strict=True):
         with torch.cuda.stream(stream):
             results.append(function())
-    # Memory of a branch is used again only by the branch: in its gradients, which come after all that stands here.
+    # A branch's memory is used again only by its own gradients, which run after everything here.
     for stream in streams:
         main.wait_stream(stream)
     return results

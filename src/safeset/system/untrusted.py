@@ -1,4 +1,4 @@
-"""Texts that anybody may have written: TOML and JSON as plain values that are safe to handle, or named as a mistake."""
+"""TOML and JSON from untrusted files, as plain values that are safe to handle, or an error that names the mistake."""
 
 import json
 import re
@@ -10,9 +10,9 @@ from typing import Any
 
 from safeset.errors import ArgumentError, expected
 
-MOST_BYTES = 2**24  # of a text; a recipe has some thousands
-DEEPEST = 50  # tables and lists in one another, and parts of a dotted key
-# Comments and strings of TOML; what is not closed goes on to its end, so that each character is looked at once.
+MOST_BYTES = 2**24  # a text with more is refused; a recipe has some thousands
+DEEPEST = 50  # nested tables and lists, and parts of a dotted key
+# Comments and strings of TOML; one that is not closed extends to the end, so that no character is matched twice.
 _QUOTED = re.compile(
     r"""
     \#[^\n]* | \"{3} (?:\\.|[^\\])*? (?:\"{3}(?!\")|\\?\Z) | \'{3} .*? (?:\'{3}(?!\')|\Z)
@@ -29,7 +29,7 @@ def read_text(path: Path) -> str:
         ArgumentError: if it cannot be read, or is something else.
     """
     try:
-        mode = path.stat().st_mode  # before it is opened: a pipe would be waited for, a device never ends
+        mode = path.stat().st_mode  # checked before opening: reading a pipe would wait, and a device never ends
         content = b""
         if stat.S_ISREG(mode):
             with path.open("rb") as file:
@@ -56,14 +56,23 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
     """
     pieces = re.split(r"[,=\[\]{}\n]", _QUOTED.sub("''", text))
     parts = 1 + max(piece.count(".") for piece in pieces)
-    if parts > DEEPEST:  # refused here, because tomllib takes a time that grows with their square
+    if parts > DEEPEST:  # refused here, because tomllib's time grows with their square
         raise expected(f"{what} to be TOML with keys of at most {DEEPEST} parts", parts)
-    return _parsed(tomllib.loads, text, f"{what} to be TOML")  # type: ignore[no-any-return]
+    return _parse(tomllib.loads, text, f"{what} to be TOML")  # type: ignore[no-any-return]
 
 
 def parse_json(text: str, what: str) -> Any:
     """The values of a JSON text; ``what`` names it in errors."""
-    return _parsed(json.loads, text, f"{what} to be JSON")
+    return _parse(json.loads, text, f"{what} to be JSON")
+
+
+def read_json(path: Path) -> Any:
+    """The values of a JSON file.
+
+    Raises:
+        ArgumentError: if it cannot be read, or is something else.
+    """
+    return parse_json(read_text(path), str(path))
 
 
 def read_json_table(path: Path) -> dict[str, Any] | None:
@@ -87,8 +96,8 @@ def parse_json_table(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _parsed(parser: Callable[[str], Any], text: str, wanted: str) -> Any:
-    """The values, none of which is too deep or too long to be shown in a message."""
+def _parse(parser: Callable[[str], Any], text: str, wanted: str) -> Any:
+    """Parse a text, and refuse values that are nested too deeply or too long to be shown in a message."""
     try:
         found = parser(text)
     except (ValueError, RecursionError) as error:

@@ -1,5 +1,7 @@
-"""The processes that share a job, as torchrun starts them; without it, one process is all of them."""
+"""The processes that share a job, as torchrun starts them; without torchrun there is one."""
 
+import os
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,17 +19,17 @@ Value = TypeVar("Value")
 
 
 class LostWorkerError(SafesetError):
-    """A worker does not answer any more."""
+    """A worker has stopped answering."""
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Who shares the job with this process. All of them make the same calls in the same order.
+    """The processes that share a job. All of them make the same calls in the same order.
 
     Attributes:
         rank: this one's number; the first, 0, does what only one may: it reads and writes runs, and prints.
         count: how many there are.
-        joined: whether they talk to each other; false without torchrun.
+        joined: whether they exchange messages; false without torchrun.
     """
 
     rank: int = 0
@@ -83,7 +85,7 @@ class Workers:
                     dist.broadcast(tensor.detach(), src=0)
 
     def everyones(self, value: Value) -> list[Value]:
-        """What each worker has, in their order."""
+        """The values of all workers, in their order."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
@@ -92,7 +94,7 @@ class Workers:
         return values
 
     def decide(self, function: Callable[[], Value]) -> Value:
-        """What the first worker gets from a function that only it calls; if it fails there, it fails everywhere."""
+        """Have only the first worker call a function, and give its result to all; an error is raised everywhere."""
         if self.count == 1:
             return function()
         outcome: list[Any] = [None, None]
@@ -100,34 +102,34 @@ class Workers:
             try:
                 outcome[0] = function()
             except (SafesetError, OSError) as error:
-                self._tell([None, str(error)])
+                self._send([None, str(error)])
                 raise
-        outcome = self._tell(outcome)
+        outcome = self._send(outcome)
         if outcome[1] is not None:
             raise ReportedError(outcome[1])
         return outcome[0]  # type: ignore[no-any-return]
 
     @property
     def _talk(self) -> str:
-        """Where numbers lie that are exchanged: NCCL alone, as some programs choose it, knows only a GPU's."""
+        """The device of messages: a program that chose NCCL alone can only send from a GPU."""
         return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
-    def _tell(self, outcome: list[Any]) -> list[Any]:
+    def _send(self, outcome: list[Any]) -> list[Any]:
         with _answers(self.count):
             dist.broadcast_object_list(outcome, src=0)
         return outcome
 
     def in_turn(self, function: Callable[[], Value]) -> Value:
-        """What a function returns, called by one worker of each machine first: the others find what it has cached."""
+        """Call a function on one worker of each machine first, so that the others find what it has cached."""
         if self.count == 1:
             return function()
-        leader = torchrun.local_rank() == 0
+        leader = torchrun.local_rank() == "0"
         value = function() if leader else None
         self.everyones(None)
         return value if leader else function()  # type: ignore[return-value]
 
     def check_same(self, value: object, what: str) -> None:
-        """Complain if a worker has something else than the first."""
+        """Raise an error if a worker has something else than the first."""
         values = self.everyones(value)
         other = [rank for rank, each in enumerate(values) if each != values[0]]
         if other:
@@ -135,20 +137,20 @@ class Workers:
 
 
 class ReportedError(SafesetError):
-    """An error of the first worker, which has reported it to the user already."""
+    """An error that the first worker reports to the user, so that the others stay silent."""
 
-    is_reported = True
+    reported = True
 
 
 @contextmanager
-def joined(device: str | None = None) -> Iterator[Workers]:
+def join_workers(device: str | None = None) -> Iterator[Workers]:
     """Join the other workers, if torchrun started this process; each takes the GPU of its own place on the machine."""
-    if dist.is_initialized() or not torchrun.is_starter():
+    if dist.is_initialized() or not torchrun.is_started():
         yield Workers.here()
         return
     place = as_device(device)
     if place.type == "cuda":
-        local, here = torchrun.local_rank(), torch.cuda.device_count()
+        local, here = int(torchrun.local_rank()), torch.cuda.device_count()
         if place.index is not None or local >= here:
             got = f"--device {place}" if place.index is not None else f"worker {local} of a machine with {here}"
             remedy = "Start as many workers on a machine as it has GPUs, or add --device cpu."
@@ -157,22 +159,32 @@ def joined(device: str | None = None) -> Iterator[Workers]:
     from torch.distributed.rendezvous import rendezvous  # not in every build of torch
 
     store, rank, count = next(rendezvous("env://"))
-    # After a restart torchrun's store may still hold where the lost workers could be reached: each attempt has its own.
-    store = dist.PrefixStore(f"attempt {torchrun.attempt()}", store)  # type: ignore[attr-defined]
+    # Each attempt has a prefix of its own: after a restart the store still holds addresses of lost workers.
+    store = dist.PrefixStore(f"attempt {attempt()}", store)  # type: ignore[attr-defined]
     backend = "gloo" if place.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=store, rank=rank, world_size=count)
     yield Workers.here()
-    dist.destroy_process_group()  # only where all went well: else others may not answer
+    dist.destroy_process_group()  # after an error others may not answer, so nothing is sent
+
+
+def starter() -> str:
+    """Names the process that started this one: torchrun's is the same after it has restarted its workers."""
+    return f"{platform.node()} {os.getppid()}"
+
+
+def attempt() -> int:
+    """How often torchrun has started this job again, after a worker was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager
 def _answers(count: int) -> Iterator[None]:
-    """What torch says when another worker is gone, in our words."""
+    """Turn torch's error for a worker that is gone into one that says what to do."""
     try:
         yield
     except RuntimeError as error:
         reason = str(error).strip().partition("\n")[0][:200]
         raise LostWorkerError(
             f"Expected an answer from all {count} workers, but got none from one: it has ended, or cannot be reached "
-            f"({reason}). What a training has saved is kept: torchrun --max-restarts goes on, else add --resume."
+            f"({reason}). What a training has saved is kept: torchrun --max-restarts continues it, else add --resume."
         ) from None

@@ -65,7 +65,7 @@ def visible(text: str) -> str:
 
 PIPE_CLOSED = 128 + signal.SIGPIPE
 TIMED_STEPS, TIMED_SECONDS = 20, 5.0  # after which the time of a training is estimated
-FIRST = torchrun.rank() == "0"  # of several workers only this one prints
+FIRST = torchrun.rank() == "0"  # of several workers only the first shows anything
 out, err = _Plain(soft_wrap=True), _Plain(stderr=True, soft_wrap=True)
 
 

@@ -16,7 +16,7 @@ from safeset.recipes.toml import different_keys
 from safeset.runs.card import card
 from safeset.runs.run import Run
 from safeset.system.files import write_json, write_whole
-from safeset.system.torchrun import attempt
+from safeset.system.workers import attempt
 from safeset.training.loop import Outcome
 from safeset.training.watch import Watch
 

@@ -22,7 +22,7 @@ class Interrupted(SafesetError):  # noqa: N818  (no mistake)
         self._state = f"Interrupted in epoch {epoch} of {epochs}. {state}; continue with"
         super().__init__(f"{self._state}: safeset train --resume --out {run.path}")
         self.signal, self.epoch = number, epoch
-        self.is_reported = not Workers.here().first  # one message is enough
+        self.reported = not Workers.here().first  # one message is enough
         self.exit_code = 128 + number
 
     def continued_by(self, what: str) -> "Interrupted":
