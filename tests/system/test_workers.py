@@ -65,7 +65,7 @@ with join_workers("cpu") as workers:
 
 def test_two_workers_take_the_steps_of_one(tmp_path):
     script = tmp_path / "steps.py"
-    script.write_text(STEPS.format(tests=str(Path(__file__).parent)))
+    script.write_text(STEPS.format(tests=str(Path(__file__).parents[1])))
     ended(torchrun(script, tmp_path, cwd=tmp_path))
     one, two = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     for seeds in (1, 2):
