@@ -9,17 +9,17 @@ from typing import Any
 from safeset.audit.second_proof import Reproof, product_of
 from safeset.certificates.margins import METHODS
 from safeset.data.dataset import Dataset, Progress
-from safeset.errors import SafesetError
+from safeset.errors import ArgumentError, SafesetError
 from safeset.evaluation import evaluate
 from safeset.guarantees.guarantee import as_guarantee, names_a_file
 from safeset.nets.net import CertifiedNet
 from safeset.nets.proof import LayerBound
 from safeset.numerics.integers import OutOfTimeError
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import FittedRecipe, Recipe
 from safeset.runs.run import Run
 from safeset.system.files import plain
 from safeset.system.provenance import weights_digest
-from safeset.system.untrusted import read_json_table
+from safeset.system.untrusted import read_json
 
 SAME, DIFFERENT, UNKNOWN, NO_TIME = "same", "different", "not stored", "no time"
 ELSEWHERE, OTHER = "made elsewhere", "other data"
@@ -37,7 +37,7 @@ Check = dict[str, str]
 
 def stored_checks(
     run: Run,
-    recipe: Recipe,
+    recipe: FittedRecipe,
     net: CertifiedNet,
     data: Dataset,
     *,
@@ -69,7 +69,7 @@ def stored_checks(
         if found is None
     ]
     evaluation, proved = evaluation or {}, proved or {}
-    checks.append(_check("class names", list(recipe.task.class_names if recipe.task else ()), list(data.class_names)))
+    checks.append(_check("class names", list(recipe.task.class_names), list(data.class_names)))
     checks.append(_bounds(proved, net, bounds))
     if not evaluation:
         return [*checks, {"what": "evaluation", "verdict": UNKNOWN, "said": f"safeset evaluate {run.path} writes one"}]
@@ -92,7 +92,7 @@ def stored_checks(
 
 
 def _settings(
-    evaluation: dict[str, Any], recipe: Recipe, net: CertifiedNet, data: Dataset, unfinished: str
+    evaluation: dict[str, Any], recipe: FittedRecipe, net: CertifiedNet, data: Dataset, unfinished: str
 ) -> list[Check]:
     """With what an evaluation says that it was made."""
     found: dict[str, Any] = {
@@ -136,7 +136,7 @@ def _recipe(stored: Any) -> Any:
 def _numbers(
     evaluation: dict[str, Any],
     before: Sequence[Check],
-    recipe: Recipe,
+    recipe: FittedRecipe,
     net: CertifiedNet,
     data: Dataset,
     progress: Progress,
@@ -240,4 +240,8 @@ def _read(path: Path) -> dict[str, Any] | None:
     """What a JSON file holds: nothing if there is none, None if it holds something else."""
     if not path.exists() and not path.is_symlink():
         return {}
-    return read_json_table(path)
+    try:
+        found = read_json(path)
+    except ArgumentError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -183,7 +183,7 @@ def _show_evaluation(trained: "TrainedRun", path: Path) -> None:
     run = Run(path)
     units = run.read_recipe().task.units
     try:
-        show_answers.evaluation(read_json_table(run.evaluation) or {}, units)
+        show_answers.evaluation(read_json_table(run.evaluation), units)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
         remedy = "safeset evaluate writes it again."
         raise expected(f"an evaluation in {run.evaluation}", "something else", remedy) from None

@@ -176,7 +176,7 @@ def weights_of(run: Run) -> str | None:
 
 def evaluated_as(run: Run, key: str) -> str | None:
     """A digest in a run's last evaluation, of its ``weights`` or its ``test`` points; None if there is none."""
-    stored = read_json_table(run.evaluation) or {}
+    stored = read_json_table(run.evaluation)
     return str(stored[key]) if key in stored else None
 
 

@@ -23,7 +23,7 @@ from safeset.recipes import toml
 from safeset.recipes.recipe import FittedRecipe, Recipe
 from safeset.runs.witnesses import write_witnesses
 from safeset.system.files import not_through_links, read_texts, sweep, write_json, write_tensors, write_whole
-from safeset.system.untrusted import parse_json_table
+from safeset.system.untrusted import parse_json
 from safeset.system.workers import starter
 
 RECORDED = ("epoch", "seconds")  # in every line of metrics.jsonl
@@ -145,8 +145,11 @@ class Run:
             lines = self.metrics.read_text(errors="replace").splitlines() if self.metrics.is_file() else []
         except OSError:
             return []
-        tables = (parse_json_table(line) or {} for line in lines)
-        return [each for each in tables if all(isinstance(each.get(name), int | float) for name in RECORDED)]
+        records = []
+        for line in lines:
+            with suppress(ArgumentError):
+                records.append(parse_json(line, "a line of metrics"))
+        return [each for each in records if _is_record(each)]
 
     def forget(self, epoch: int) -> None:
         """Remove the lines about later epochs from metrics.jsonl: they will be written again."""
@@ -214,3 +217,8 @@ class Run:
         }
         write_json(self.bounds, record)
         write_witnesses(self.witnesses, net.witnesses())
+
+
+def _is_record(value: object) -> bool:
+    """Whether a value of metrics.jsonl is a line that safeset wrote."""
+    return isinstance(value, dict) and all(isinstance(value.get(name), int | float) for name in RECORDED)

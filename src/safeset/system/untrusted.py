@@ -75,25 +75,13 @@ def read_json(path: Path) -> Any:
     return parse_json(read_text(path), str(path))
 
 
-def read_json_table(path: Path) -> dict[str, Any] | None:
-    """The table of a JSON file that anybody may have changed; None if there is none, or it holds something else."""
+def read_json_table(path: Path) -> dict[str, Any]:
+    """The table in a JSON file; an empty one where the file is missing, damaged, or holds something else."""
     try:
-        return parse_json_table(read_text(path))
+        found = read_json(path)
     except ArgumentError:
-        return None
-
-
-def parse_json_table(text: str) -> dict[str, Any] | None:
-    """The table of a JSON text that anybody may have changed; None if it is something else.
-
-    >>> parse_json_table('{"epoch": 1}'), parse_json_table("[1]"), parse_json_table("{")
-    ({'epoch': 1}, None, None)
-    """
-    try:
-        found = parse_json(text, "a text")
-    except ArgumentError:
-        return None
-    return found if isinstance(found, dict) else None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _parse(parser: Callable[[str], Any], text: str, wanted: str) -> Any:
