@@ -68,11 +68,11 @@ def certify_files(
         colour(background)  # a mistake in it is reported before anything is proved
     run = Run(path)
     recipe = run.read_recipe()
-    net, unfinished = load_run(run, network)
+    trained, unfinished = load_run(run, network)
     if proofs is not None and not run.model.is_file():
         raise expected(f"weights at {run.model}, which a proof is about", "none yet", "Let the training end first.")
-    stored, net = net.network, net.to(as_device(device)).frozen()
-    place = next(net.parameters()).device
+    place = as_device(device)
+    net = trained.to(place).frozen()
     options: dict[str, Any] = {"epsilon": epsilon, "method": method, "guarantee": guarantee}
     about = {"unfinished": unfinished} if unfinished else {}
     examined: list[Tensor] = []  # some points, for an explanation
@@ -86,7 +86,7 @@ def certify_files(
             found = net.certify(torch.stack(inputs).to(place), prefer=prefer, **options)
             answers = iter(found.records())
             if proofs is not None and bool(found.certified.any()):
-                proofs.append(_named_proof(found, stored, points))
+                proofs.append(_named_proof(found, trained.network, points))
         return [
             {"name": each.name, "problem": each.problem}
             if each.x is None
@@ -138,9 +138,9 @@ def _record(point: Point, answer: dict[str, Any], units: str) -> dict[str, Any]:
     }
 
 
-def _named_proof(found: Certificate, stored: nn.Module, points: Sequence[Point]) -> dict[str, Any]:
+def _named_proof(found: Certificate, network: nn.Module, points: Sequence[Point]) -> dict[str, Any]:
     """The proof of those points that are certified, with their names, and whether the checker can decode the image."""
-    proof = proof_of(found[found.certified], stored)
+    proof = proof_of(found[found.certified], network)
     certified = (point for point, holds in zip(points, found.certified.tolist(), strict=True) if holds)
     for one, point in zip(proof["certificates"], certified, strict=True):
         changed = point.composited or point.resized_from is not None
