@@ -12,7 +12,6 @@ import time
 from typing import Any
 
 import torch
-from safeset.lipschitz.sliding import axes
 
 from common import commit, machine, save
 from safeset import CertifiedNet, create_model
@@ -20,7 +19,9 @@ from safeset.lipschitz.block_cholesky import largest_eigenvalue
 from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import cost, exact_bound, torus_bound
 from safeset.numerics.strict import strict_arithmetic
+from safeset.program.from_modules import program_of
 from safeset.program.rules import rule_of
+from safeset.program.sliding import Conv2d
 
 NETWORKS = {
     "CIFAR-100": ("cnn-2c2f", (3, 32, 32), 100),
@@ -41,8 +42,9 @@ def synchronised(device: str) -> float:
 
 def converged(layer: torch.nn.Module, shape: tuple[int, ...]) -> float:
     """The layer's norm without proof, to about 12 digits."""
-    if isinstance(layer, torch.nn.Conv2d):
-        return float(largest_eigenvalue(Convolution(layer.weight.detach(), *axes(layer, shape))) ** 0.5)
+    operation = program_of(layer, shape).nodes[0].operation
+    if isinstance(operation, Conv2d):
+        return float(largest_eigenvalue(Convolution(operation.weight, *operation.axes(shape))) ** 0.5)
     return float(torch.linalg.matrix_norm(layer.state_dict()["weight"], 2))
 
 

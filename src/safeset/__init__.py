@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from safeset.program.rules import LayerRule as LayerRule
     from safeset.program.rules import register_layer as register_layer
     from safeset.recipes.recipe import Recipe as Recipe
-    from safeset.runs.run import load as load
+    from safeset.runs.load import load as load
     from safeset.training.train import train as train
 
 __version__ = "0.1.0"
@@ -64,7 +64,7 @@ _HOMES = {
     "create_model": "models",
     "list_models": "models",
     "CertifiedNet": "nets.net",
-    "load": "runs.run",
+    "load": "runs.load",
     "Recipe": "recipes.recipe",
     "train": "training.train",
 }

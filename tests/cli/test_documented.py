@@ -87,7 +87,7 @@ PRINTED = {
     "data get {get}": ["data get eurosat"],
     "data get {self.name}": ["data get eurosat"],
     "data list), a folder, an .npz or a .csv file.": ["data list"],
-    "evaluate writes it anew.": ["evaluate runs/photos"],
+    "evaluate writes it again.": ["evaluate runs/photos"],
     "evaluate {out / 'rt3'} --epsilon 0.2,0.5,0.8 --per-class": [
         "evaluate runs/demo/rt3 --epsilon 0.2,0.5,0.8 --per-class"
     ],

@@ -220,18 +220,17 @@ class Certificate:
     def _record(self, best: list[Any], windows: list[list[float]], radius: float) -> dict[str, Any]:
         """The record of a point with these best classes."""
         ladder = answers(windows, self.prefer)
-        a, b, limit = next((each for each in ladder if each.radius > self.epsilon), Answer(-1, -1, 0.0))
-        core, optional = best[: a + 1], best[a + 1 : b + 1]
+        answer = next((each for each in ladder if each.radius > self.epsilon), Answer(-1, -1, 0.0))
+        core, optional = answer.split(best)
         return {
             "certified": bool(core),
             "core": core,
             "optional": optional,
             "radius": radius,
-            "core_radius": limit,
-            "promise": promise(core, optional, limit) if core else self._less(best, ladder),
+            "core_radius": answer.radius,
+            "promise": promise(core, optional, answer.radius) if core else self._less(best, ladder),
             "answers": [
-                {"core": best[: each.start + 1], "optional": best[each.start + 1 : each.end + 1], "radius": each.radius}
-                for each in ladder
+                dict(zip(("core", "optional"), each.split(best), strict=True), radius=each.radius) for each in ladder
             ],
             "epsilon": self.epsilon,
             "guarantee": str(self.guarantee),
@@ -244,8 +243,7 @@ class Certificate:
         """What holds where the guarantee does not hold at ε: the promise that reaches farthest, if there is one."""
         if not ladder:
             return "no certificate: not even without a change"
-        a, b, limit = ladder[-1]
-        return f"no certificate: only {promise(best[: a + 1], best[a + 1 : b + 1], limit)}"
+        return f"no certificate: only {promise(*ladder[-1].split(best), ladder[-1].radius)}"
 
     def proof(self) -> dict[str, Any]:
         """The proof as plain values, to be written as JSON: whoever has the weights can check it without safeset.

@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from safeset.certificates.promises import shown_epsilon
+from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.errors import counted
 from safeset.terminal.console import err, out, print_table
 
@@ -20,14 +20,8 @@ RATES = {
     "smallest core": "smallest_core_size",
     "smallest answer": "smallest_set_size",
 }
-LONGEST = 60  # characters of affinity sets that are written out in a title
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
 COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "unfinished", "problem"]
-
-
-def short(guarantee: str) -> str:
-    """A guarantee in a title."""
-    return guarantee if len(guarantee) < LONGEST else "affinity"
 
 
 def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
@@ -45,7 +39,7 @@ def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
 def show_evaluation(result: dict[str, Any], units: str) -> None:
     """Print the rows of an evaluation; by class where it has them."""
     rows = result["rows"]
-    about = short(result["guarantee"])
+    about = shorten(result["guarantee"])
     points = counted(result["points"], f"{result['split']} point")
     title = f"{result['data']}, {about}: {points}, proved bounds, ε in {units}"
     if "seeds" in result:
@@ -79,7 +73,7 @@ def show_certificates(records: list[dict[str, Any]]) -> int:
     if good:
         one = good[0]
         title = (
-            f"ε = {shown_epsilon(one['epsilon'])} (L2, {one['units']}), {short(one['guarantee'])}, {one['method']}: "
+            f"ε = {shown_epsilon(one['epsilon'])} (L2, {one['units']}), {shorten(one['guarantee'])}, {one['method']}: "
             f"the {one['prefer']} certified answers"
         )
     else:
