@@ -15,7 +15,7 @@ import pytest
 import safeset
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def run(*command, cwd, **environment):
@@ -107,18 +107,14 @@ def test_the_wheel_works_outside_the_checkout(wheel, tmp_path):
     assert "cnn-2c2f" in listed
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_python_in_the_pages_runs(page, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     if blocks:
         run(sys.executable, "-W", "error", "-c", "\n".join(blocks), cwd=tmp_path)
 
 
-@pytest.mark.parametrize(
-    "page", [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
