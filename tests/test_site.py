@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import safeset
 
@@ -51,3 +52,15 @@ def test_every_command_is_in_the_reference(site):
     commands = site["reference/commands.html"]
     for name in ("train", "evaluate", "certify", "suggest", "audit", "check", "reproduce", "figures", "data get"):
         assert f"safeset {name}</code>" in commands, name
+
+
+def test_every_supported_layer_is_in_the_table_of_layers():
+    with pytest.raises(safeset.UnsupportedLayerError) as error:
+        safeset.CertifiedNet(
+            nn.Sequential(nn.GELU(), nn.Linear(2, 2)), input_shape=(2,), guarantee="standard", epsilon=0.1
+        ).bounds()
+    supported = re.search(r"by their exact types, are (.*)\.$", str(error.value))[1].split(", ")
+    assert len(supported) > 15
+    table = (ROOT / "docs" / "layers.md").read_text()
+    missing = [name for name in supported if not re.search(rf"`(nn\.|safeset\.layers\.)?{name.split('.')[-1]}`", table)]
+    assert not missing
