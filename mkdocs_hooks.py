@@ -82,7 +82,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Write links as the site has them, and put in what is generated."""
     place = page.file.src_uri
     source = next((path for path, name in INCLUDED.items() if name == place), f"docs/{place}")
-    repository = str(config.repo_url).rstrip("/")
+    repository = config.extra["repository"]
     parts = CODE.split(markdown)
     for index in range(0, len(parts), 2):  # between pieces of code
         parts[index] = LINK.sub(

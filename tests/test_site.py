@@ -35,6 +35,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
         for address in re.findall(r'(?:src|href)="?((?:https?:)?//[^"\s>]+)', tag)
     }
     assert not loaded
+    assert not any('data-md-component="source"' in page for page in site.values())  # asks GitHub for stars
 
 
 def test_every_public_name_is_in_the_reference(site):
