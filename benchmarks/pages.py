@@ -234,7 +234,7 @@ def audits(*results: dict[str, Any]) -> str:
         )
     factors = ", ".join(f"{row['factor']:g}" for row in results[0]["control"])
     header = ["run", "answers attacked", "windows attacked", "gradients", "violations", f"control: broken at {factors}"]
-    header += ["nearest violation / radius, median", "VRA to accuracy under attack", "bounds proved anew"]
+    header += ["nearest violation / radius, median", "VRA to accuracy under attack", "bounds proved again"]
     return markdown(header, rows)
 
 

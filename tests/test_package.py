@@ -143,5 +143,17 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+def test_what_the_pages_name_in_the_repository_is_there():
+    """Files and folders by their paths, and tests by their names."""
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    missing = []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        named = re.findall(r"`((?:src|tests|docs|benchmarks|examples|recipes|results)/[\w./-]+)`", text)
+        missing += [(page.name, path) for path in named if not (ROOT / path).exists()]
+        missing += [(page.name, name) for name in re.findall(r"`(test_\w+)…?`", text) if f"def {name}" not in tests]
+    assert not missing
+
+
 def test_the_tables_in_the_pages_are_those_of_the_results():
     run(sys.executable, ROOT / "benchmarks" / "pages.py", "--check", cwd=ROOT)
