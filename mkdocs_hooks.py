@@ -25,19 +25,32 @@ INCLUDED = {
     "SECURITY.md": "security.md",
     "results/analyses/digits.png": "assets/digits.png",
 }
-CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]*`)", flags=re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(^ *```.*?^ *```|``[^`\n]*``|`[^`\n]*`)", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+SUBSCRIPT = re.compile(r"(?<=[^\w\s])_(?=\S)")  # after a letter it is none to Markdown either
 DOCTEST = re.compile(r"^>>> .*?(?=\n\n|\Z)", flags=re.MULTILINE | re.DOTALL)
 COMMANDS = "<!-- commands -->"
 
 
-class Doctests(Extension):
-    """Shows the examples of docstrings as code: Markdown would read them as quotations and links."""
+def readable(docstring: str) -> str:
+    r"""A docstring as Markdown: its examples are code, and a subscript after a bracket begins no emphasis.
+
+    >>> print(readable("softmax(f)_y of `g(x)_y`, class_names"))
+    softmax(f)\_y of `g(x)_y`, class_names
+    """
+    fenced = DOCTEST.sub(lambda found: f"```pycon\n{found[0]}\n```", docstring)
+    parts = CODE.split(fenced)
+    parts[::2] = [SUBSCRIPT.sub(r"\\_", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+class Docstrings(Extension):
+    """Makes docstrings readable on the site."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Put the examples of one docstring between fences."""
+        """Rewrite one docstring."""
         if obj.docstring:
-            obj.docstring.value = DOCTEST.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
+            obj.docstring.value = readable(obj.docstring.value)
 
 
 def site_link(target: str, source: str, place: str, repository: str) -> str:
