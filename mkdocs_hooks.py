@@ -78,10 +78,10 @@ def site_link(target: str, source: str, place: str, repository: str) -> str:
 
 
 def command_reference() -> str:
-    """The help of every command as Markdown, by typer itself."""
+    """The help of every command as Markdown, by typer itself, without its list of shortened summaries."""
     command = [sys.executable, "-m", "typer", "safeset.cli.app", "utils", "docs", "--name", "safeset"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT / "src")
-    return html.unescape(done.stdout.partition("\n")[2])
+    return html.unescape("## " + done.stdout.partition("\n## ")[2])
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
