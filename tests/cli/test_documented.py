@@ -14,7 +14,7 @@ from helpers.loopback import serving
 from helpers.workplace import FIGURES, QUICK, RESULTS, archives_at, commands, furnish
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = [*sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
 SMALL = ("--set", "model=mlp-2x32", "--set", "epochs=1")
 
