@@ -68,7 +68,7 @@ def highlights(*records: dict[str, Any]) -> str:
         if row in HIGHLIGHTS:
             ours = [spread([each[way]["vra"] for each in several]) for way in ("uniform", "joint")]
             size = mean(sizes_of(row, records), "joint", "smallest_set_size")
-            rows.append([f"`{row}`", stated(*PAPER[row][0]), *ours, size])
+            rows.append([f"`{row}`", plus_minus(*PAPER[row][0]), *ours, size])
     return markdown(["row", "VRA: the paper", "uniform", "joint", "classes in an answer: joint, smallest"], rows)
 
 
