@@ -23,7 +23,7 @@ from common import commit, machine, save
 from safeset import CertifiedNet, Recipe, certify_logits
 from safeset.certificates.constants import HeadConstants
 from safeset.data.embedded import digits
-from safeset.runs.run import build
+from safeset.runs.load import build_net
 from safeset.training.engine import Engine
 from safeset.training.state import State
 
@@ -31,7 +31,7 @@ TURNS, SECONDS = 5, 1.5
 USERS = (
     "safeset.certificates.certify_logits",
     "safeset.nets.net",
-    "safeset.nets.proof",
+    "safeset.proofs.prove",
     "safeset.nets.points",
     "safeset.training.engine",
     "safeset.training.step",
@@ -93,8 +93,8 @@ def works() -> dict[str, tuple[Callable[[], object], int]]:
     found["net.certify, a network of 10,000 weights"] = (lambda: net.certify(x)), 64
     data = digits()
     table = {"data": {"source": "digits"}, "guarantee": "rt3", "epsilon": 0.3, "batch": 64, "epochs": 1000}
-    recipe = Recipe.from_table(table).fitted(data)
-    own = build(recipe)
+    recipe = Recipe.from_table(table).fit(data)
+    own = build_net(recipe)
     engine = Engine(own, recipe, data.train, State.start([own], recipe, [0]), [0], captured=False)
 
     def step() -> None:

@@ -29,12 +29,13 @@ from safeset.data.augmentation import Augmentation
 from safeset.data.dataset import Split
 from safeset.guarantees.guarantee import Affinity
 from safeset.layers import InvertibleDownsampling, MinMax
-from safeset.recipes.recipe import Data, Loss, Optimiser, Recipe
+from safeset.recipes.recipe import FittedRecipe
+from safeset.recipes.sections import Data, Loss, Optimiser, Task
 from safeset.system.provenance import provenance
 from safeset.training.engine import Engine, fast_arithmetic
 from safeset.training.gpu.blocks import InBlocks
 from safeset.training.state import State
-from safeset.training.step import called
+from safeset.training.step import call_with
 
 # NVIDIA's data sheet of the H200 SXM, dense: operations in a second, and bytes in a second.
 PEAK = {"tf32": 494e12, "bfloat16": 989e12, "float32": 67e12, "float64": 67e12}
@@ -56,10 +57,12 @@ PARTS = {  # of the time on the card, by the names of kernels
 }
 
 
-def recipe(guarantee: str, *, batch: int = 256, precision: str = "tf32") -> Recipe:
+def recipe(guarantee: str, *, batch: int = 256, precision: str = "tf32") -> FittedRecipe:
     """CIFAR-100's, as far as a step knows it."""
-    return Recipe(
+    return FittedRecipe(
         data=Data("none"),
+        model="own",
+        task=Task((3, 32, 32), (), "pixels"),
         guarantee=guarantee,
         epsilon=0.141,
         epochs=200,
@@ -83,10 +86,7 @@ def engine(
 ) -> Engine:
     """Steps of one kind, or of a guarantee, ready to be taken."""
     stated = recipe(KINDS.get(kind, kind), batch=batch, precision=precision)
-    nets = [
-        CertifiedNet(network(), input_shape=shape, guarantee=stated.guarantee or "", epsilon=0.141)
-        for _ in range(seeds)
-    ]
+    nets = [CertifiedNet(network(), input_shape=shape, guarantee=stated.guarantee, epsilon=0.141) for _ in range(seeds)]
     nets = [net.to(CUDA) for net in nets]
     nets[0].guarantee.prepare(nets[0].classes, CUDA)
     points = max(2048, 2 * batch)
@@ -100,7 +100,7 @@ def engine(
         logits_of = InBlocks(nets[0].network) if PLAIN[kind] else nets[0]
 
         def plain(parameters: Any, vectors: Any, x: Tensor, y: Tensor, weight: Any) -> tuple[Tensor, Any]:
-            return functional.cross_entropy(called(logits_of, parameters, x), y), vectors
+            return functional.cross_entropy(call_with(logits_of, parameters, x), y), vectors
 
         made._value = plain if seeds == 1 else torch.func.vmap(plain, in_dims=(0, 0, 0, 0, None))
     with fast_arithmetic(CUDA, precision):
@@ -275,7 +275,7 @@ def certified() -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def forward(net: CertifiedNet, x: Tensor) -> None:
+def forward(net: nn.Module, x: Tensor) -> None:
     """The logits, as many points at once as certification takes."""
     for part in torch.split(x, 256):
         net(part)

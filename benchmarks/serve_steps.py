@@ -102,7 +102,7 @@ def safeset_network(head: dict[str, Any]) -> Step:
     from torch.nn.functional import cross_entropy
 
     from safeset import Affinity, CertifiedNet, RelaxedTopK, create_model
-    from safeset.recipes.recipe import Loss
+    from safeset.recipes.sections import Loss
     from safeset.system.memory import keep_freed_memory
     from safeset.training.step import objective
 

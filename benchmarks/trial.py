@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safeset import train
-from safeset.recipes.library import assembled
+from safeset.recipes.library import assemble_recipe
 from safeset.runs.run import Run
 
 
@@ -21,7 +21,7 @@ def trial(recipe: str, changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder) / "run")
-        train(assembled(recipe, {**changes, "validation": True}), out=run.path)
+        train(assemble_recipe(recipe, {**changes, "validation": True}), out=run.path)
         result, seconds = json.loads(run.evaluation.read_text()), run.records()[-1]["seconds"]
     rows = {"rows": result.pop("rows"), "training_seconds": seconds}
     return {**rows, "seconds": round(time.perf_counter() - started, 1)}, result

@@ -27,9 +27,9 @@ from safeset.data.points import read_points
 from safeset.data.tables import read_table
 from safeset.guarantees.affinity import from_description, read, read_edges
 from safeset.guarantees.guarantee import parse
-from safeset.recipes.library import assembled, find_recipe, list_recipes
+from safeset.recipes.library import assemble_recipe, find_recipe, list_recipes
 from safeset.recipes.toml import literal
-from safeset.runs.run import load
+from safeset.runs.load import load
 from safeset.system.files import read_tensors
 
 SECONDS = 20  # for one example; a parser that needs more hangs
@@ -154,7 +154,7 @@ def nnet(write, content):
 def recipe(write, content):
     path = write("x.toml", content)
     found = told(Recipe.read, path)
-    told(assembled, str(path), {"epochs": 3})
+    told(assemble_recipe, str(path), {"epochs": 3})
     if found is not None:
         assert told(Recipe.from_table, found.table()) == found
     told(literal, content.decode(errors="replace"))

@@ -15,10 +15,11 @@ system layers
 terminal
 guarantees
 certificates
-program
 lipschitz
+program
+proofs
 nets
-proofs models losses
+models losses
 data
 drawing
 recipes

@@ -16,7 +16,7 @@ from safeset import (
     train,
 )
 from safeset.data.embedded import digits
-from safeset.runs.run import build
+from safeset.runs.load import build_net
 
 SHAPES = {
     "cnn-2c2f": ((3, 32, 32), 100, 4_360_740),
@@ -76,7 +76,7 @@ def test_orthogonal_initialisation():
 def test_a_recipe_chooses_the_initialisation():
     table = {"data": {"source": "digits"}, "model": "cnn-1c1f", "seed": 4, "epsilon": 0.1, "guarantee": "rt3"}
     nets = [
-        build(Recipe.from_table({**table, **other}).fitted(digits()))
+        build_net(Recipe.from_table({**table, **other}).fit(digits()))
         for other in ({}, {"initialisation": "torch"}, {"initialisation": "orthogonal"})
     ]
     first = [net.network[0].weight for net in nets]

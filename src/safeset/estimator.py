@@ -18,8 +18,9 @@ from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import as_count
 from safeset.models import mlp
 from safeset.recipes.defaults import TABLE_EPSILON
-from safeset.recipes.recipe import OWN_DATA, Data, Optimiser, Recipe
+from safeset.recipes.recipe import OWN_DATA, Recipe
 from safeset.recipes.schedules import Schedule
+from safeset.recipes.sections import Data, Optimiser
 from safeset.training.train import train
 from safeset.training.watch import Silent, Watch
 
@@ -101,7 +102,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise expected("columns that can be scaled to [0, 1]", "one whose range is too large for a number")
         self.ranges_ = np.stack([low, high], axis=1)
         self.units_ = f"columns scaled to [0, 1] by the ranges of {len(table):,} training rows"
-        split = Split(self._scaled(table).float(), torch.from_numpy(places))
+        split = Split(self._scale(table).float(), torch.from_numpy(places))
         data = Dataset("table", split, split, tuple(map(str, self.classes_)), self.units_)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
@@ -164,7 +165,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _logits(self, X: Any) -> Tensor:  # noqa: N803
         points = self._points(X)
         with torch.no_grad():
-            found: Tensor = self.net_(points.to(next(self.net_.parameters()).device)).cpu()
+            found: Tensor = self.net_(points.to(self.net_.device)).cpu()
         return found
 
     def _labels(self, places: Tensor) -> np.ndarray:
@@ -174,16 +175,16 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _points(self, X: Any) -> Tensor:  # noqa: N803
         """Rows as the network sees them, float64."""
         check_is_fitted(self)
-        return self._scaled(validate_data(self, X, dtype=np.float64, reset=False))
+        return self._scale(validate_data(self, X, dtype=np.float64, reset=False))
 
-    def _scaled(self, table: np.ndarray) -> Tensor:
+    def _scale(self, table: np.ndarray) -> Tensor:
         low, high = self.ranges_.T
         return torch.from_numpy((table - low) / np.where(high > low, high - low, 1.0))
 
     def _recipe(self, points: int, seed: int) -> Recipe:
         for name in ("epochs", "batch"):
             if getattr(self, name) is not None and as_count(getattr(self, name)) is None:
-                raise expected(f"`{name}` to be a whole number ≥ 1", repr(getattr(self, name)))
+                raise expected(f"`{name}` to be an integer ≥ 1", repr(getattr(self, name)))
         batch = self.batch or min(max(points // 10, SMALLEST_BATCH), LARGEST_BATCH)
         steps = max(1, points // batch)
         return Recipe(
@@ -206,7 +207,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _Unseen(Silent):
-    """Shows nothing and warns of nothing: how good a classifier is, its scores say."""
+    """Shows nothing and warns of nothing: the scores of a classifier say how good it is."""
 
     def note(self, text: str) -> None:
-        """Nothing."""
+        """Leave it out."""

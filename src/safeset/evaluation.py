@@ -28,7 +28,7 @@ from safeset.data.dataset import Progress, Split
 from safeset.errors import expected
 from safeset.guarantees.guarantee import Guarantee, as_guarantee
 from safeset.inputs import check_epsilon
-from safeset.nets.net import CertifiedNet
+from safeset.nets.certifying import Certifying
 from safeset.numerics.threads import one_thread
 from safeset.system.workers import Workers
 
@@ -190,7 +190,7 @@ def _in_core(certificate: Certificate, labels: Tensor) -> Tensor:
 
 
 def evaluate(
-    net: CertifiedNet,
+    net: Certifying,
     split: Split,
     *,
     epsilons: Sequence[float] | None = None,
@@ -220,7 +220,7 @@ def evaluate(
     names = net.class_names or tuple(map(str, range(net.classes)))
     whole = {(method, epsilon): Metrics() for epsilon in radii for method in methods}
     parts = {key: [Metrics() for _ in names] for key in whole}
-    device = next(net.parameters()).device
+    device = net.device
     batches = torch.split(torch.arange(len(split))[Workers.here().share(len(split))], POINTS_AT_ONCE)
     for places in progress(batches, len(batches)) if progress else batches:
         if not len(places):

@@ -22,10 +22,11 @@ from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.errors import ArgumentError, TrainingWarning
 from safeset.nets.net import CertifiedNet
+from safeset.numerics.multiples import rational
 from safeset.program.exact import evaluate as exactly
-from safeset.program.exact import rational
-from safeset.runs.jobs import run_data
-from safeset.runs.run import Run, load
+from safeset.runs.data import load_run_data
+from safeset.runs.load import load
+from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
 
 QUICK = {"points": 30, "minutes": 1.0, "device": "cpu"}
@@ -181,7 +182,7 @@ def test_an_evaluation_that_does_not_fit_is_not_waited_for(run, monkeypatch):
     monkeypatch.setattr(evaluation, "POINTS_AT_ONCE", 10)
     stored = json.loads(run.evaluation.read_text())
     run.evaluation.write_text(json.dumps({**stored, "rows": [{**row, "vra": 2.0} for row in stored["rows"]]}))
-    loaded, data = load(run.path), run_data(run.read_recipe(), None, None)
+    loaded, data = load(run.path), load_run_data(run.read_recipe(), None, None)
     checks = [stored_checks(run, run.read_recipe(), loaded, data, seconds=each, progress=shown) for each in (0, 600)]
     assert [check[-1]["verdict"] for check in checks] == ["no time", "different"]
     assert f"{len(data.test):,} points need longer" in checks[0][-1]["said"]

@@ -18,7 +18,8 @@ from safeset.data.embedded import digits
 from safeset.evaluation import evaluate
 from safeset.nets import proof, sealed
 from safeset.nets.points import Measured
-from safeset.runs.run import Run, load
+from safeset.runs.load import load
+from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
 
 QUICK = {"points": 8, "minutes": 0.2, "device": "cpu"}

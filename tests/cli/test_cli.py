@@ -195,7 +195,7 @@ def test_resuming_needs_only_the_directory(tmp_path):
     output, errors = safeset("train", "--resume", "--out", "run", cwd=tmp_path)
     assert "Continuing in epoch" in errors
     assert "599 test points" in output
-    assert Run(path).done
+    assert Run(path).has_ended
     _, errors = safeset("train", "--resume", "--out", "run", cwd=tmp_path)
     assert "has ended already" in errors
 

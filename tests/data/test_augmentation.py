@@ -10,8 +10,8 @@ from torch import nn
 from safeset import ArgumentError, CertifiedNet, Recipe
 from safeset.data.augmentation import FLIPS, Augmentation, move_images
 from safeset.data.dataset import Split
-from safeset.recipes.recipe import Data
-from safeset.training.engine import Engine, drawn
+from safeset.recipes.sections import Data
+from safeset.training.engine import Engine, draw_order
 from safeset.training.state import State
 
 
@@ -104,12 +104,12 @@ def test_an_epoch_deals_out_every_point_once_and_depends_on_seed_and_epoch_only(
         seen += x[:, 0].tolist()
         one.step()
     assert len(set(seen)) == 18
-    order, _ = drawn(one.recipe, 20, 1, 4)
+    order, _ = draw_order(one.recipe, 20, 1, 4)
     assert order[:18].tolist() == seen
     assert sorted(order.tolist()) == list(range(20))
-    assert torch.equal(drawn(one.recipe, 20, 1, 4)[0], order)
-    assert not torch.equal(drawn(one.recipe, 20, 1, 5)[0], order)
-    assert not torch.equal(drawn(one.recipe, 20, 2, 4)[0], order)
+    assert torch.equal(draw_order(one.recipe, 20, 1, 4)[0], order)
+    assert not torch.equal(draw_order(one.recipe, 20, 1, 5)[0], order)
+    assert not torch.equal(draw_order(one.recipe, 20, 2, 4)[0], order)
     assert engine(split, Augmentation(), 50, [1]).steps == 1
     one.start(4, 2)  # in the middle
     assert one._points()[0][:, 0].tolist() == seen[12:]

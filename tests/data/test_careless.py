@@ -16,7 +16,8 @@ from safeset.data.dataset import PIXELS
 from safeset.data.points import read_points
 from safeset.data.sources import load_data
 from safeset.recipes.recipe import OWN_DATA
-from safeset.runs.jobs import certify_files, evaluate_run
+from safeset.runs.certify_files import certify_files
+from safeset.runs.evaluate import evaluate_run
 from safeset.runs.run import Run
 
 QUICK = {"epochs": 1, "guarantee": "standard", "epsilon": 0.01}
@@ -204,7 +205,7 @@ def test_resuming_what_is_not_there_or_differently_is_reported(tmp_path):
     assert "`epochs` 1, but got 9" in errors
     (tmp_path / "run" / "evaluation.json").write_text("{")
     _, errors = safeset("train", "--resume", "--out", "run", cwd=tmp_path, code=1)
-    assert "safeset evaluate writes it anew" in errors
+    assert "safeset evaluate writes it again" in errors
     _, errors = safeset("data", "show", "digits", "--out", "p.xyz", cwd=tmp_path, code=1)
     assert ".png" in errors
     _, errors = safeset("evaluate", "run", "--out", "nodir/x.json", cwd=tmp_path, code=1)
@@ -219,4 +220,4 @@ def test_data_that_has_moved_can_be_named_when_resuming(tmp_path):
         (tmp_path / "run" / name).unlink()
     (tmp_path / "t.csv").rename(tmp_path / "moved.csv")
     train({**recipe, "data": {"source": str(tmp_path / "moved.csv")}}, out=tmp_path / "run", resume=True)
-    assert Run(tmp_path / "run").done
+    assert Run(tmp_path / "run").has_ended

@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, T
 from torch.utils.data import Dataset as TorchDataset
 
 from safeset import ArgumentError, train
+from safeset.data.from_python import as_dataset
 from safeset.data.given import read_given
-from safeset.training.train import _dataset
 
 X = torch.rand(60, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(60) % 3
@@ -61,7 +61,7 @@ class Odd(TorchDataset):
     ids=lambda data: type(data).__name__,
 )
 def test_every_form_gives_the_same_points(data):
-    found, wanted = _dataset(data), _dataset((X, Y))
+    found, wanted = as_dataset(data), as_dataset((X, Y))
     for ours, theirs in ((found.train, wanted.train), (found.test, wanted.test)):
         assert torch.equal(ours.exact, theirs.exact)  # Python's own floats are float64
         assert torch.equal(ours.y, theirs.y)
@@ -77,7 +77,7 @@ def test_every_form_gives_the_same_points(data):
     ids=["tensors", "data sets"],
 )
 def test_test_points_may_be_given(data):
-    found = _dataset(data, ["a", "b", "c"])
+    found = as_dataset(data, ["a", "b", "c"])
     assert torch.equal(found.train.x, X[:40])
     assert torch.equal(found.test.y, Y[40:])
     assert found.class_names == ("a", "b", "c")
@@ -85,11 +85,11 @@ def test_test_points_may_be_given(data):
 
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1), ("RGBA", 3)])
 def test_pillow_s_images_and_names_are_taken(mode, channels):
-    found = _dataset(Photos(mode))
+    found = as_dataset(Photos(mode))
     assert found.input_shape == (channels, 6, 4)
     assert found.train.x.dtype == torch.uint8
     assert found.class_names == Photos.classes
-    assert _dataset(DataLoader(Odd([(torch.rand(2), 0), (torch.rand(2), 1)] * 5))).classes == 2
+    assert as_dataset(DataLoader(Odd([(torch.rand(2), 0), (torch.rand(2), 1)] * 5))).classes == 2
 
 
 def test_a_sampler_that_chooses_is_listened_to():
@@ -109,21 +109,21 @@ def test_a_sampler_that_chooses_is_listened_to():
         (Odd([X[0]]), "pairs: an input and its label, but got Tensor"),
         (DataLoader(Odd([X[0]])), "batches of two"),
         (Odd([(torch.rand(2), 0), (torch.rand(3), 1)]), "points of one shape"),
-        ((X, Y.float()), "a label, a whole number"),
+        ((X, Y.float()), "a label, an integer"),
         ((X, Y, X[:, :2], Y), "training and test points of one shape"),
         ((np.full((4, 2), np.nan), [0, 1, 0, 1]), "finite inputs"),
     ],
 )
 def test_mistakes_are_named(data, message):
     with pytest.raises(ArgumentError, match=message):
-        _dataset(data)
+        as_dataset(data)
 
 
 def test_names_must_fit():
     with pytest.raises(ArgumentError, match=r"labels in 0\.\.1"):
-        _dataset((X, Y), ["a", "b"])
+        as_dataset((X, Y), ["a", "b"])
     with pytest.raises(ArgumentError, match="class names in the Dataset"):
-        _dataset(_dataset((X, Y)), ["a", "b", "c"])
+        as_dataset(as_dataset((X, Y)), ["a", "b", "c"])
 
 
 def test_training_takes_them():

@@ -401,12 +401,12 @@ def test_parameters_out_of_range_are_reported(trained, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--seeds", "0"], "`seeds` to be a whole number in 1..1000"),
+        (["--seeds", "0"], "`seeds` to be an integer in 1..1000"),
         (["--seeds", "1000000000"], "`seeds`"),
         (["--seed", "-1"], "`seed`"),
-        (["--size", "1000000000"], "`size` to be a whole number in 1..4096"),
-        (["--epochs", "0"], "`epochs` to be a whole number ≥ 1"),
-        (["--set", "epochs=0x" + "f" * 9999], "`epochs` to be a whole number, but got '0xfff"),
+        (["--size", "1000000000"], "`size` to be an integer in 1..4096"),
+        (["--epochs", "0"], "`epochs` to be an integer ≥ 1"),
+        (["--set", "epochs=0x" + "f" * 9999], "`epochs` to be an integer, but got '0xfff"),
         (["--set", "epsilon=" + "9" * 400], "`epsilon`"),
         (["--set", "data.seed=99999999999"], "`seed`"),
         (["--set", "loss.weight='1 -> 1000 log half'"], "at most 700"),

@@ -38,8 +38,9 @@ from safeset.lipschitz.convolution_proof import exact_bound, torus_bound
 from safeset.lipschitz.dense import spectral_bound
 from safeset.numerics.integers import Deadline, incidences
 from safeset.numerics.splitting import banded, proved
-from safeset.recipes.recipe import Task
-from safeset.runs.run import Run, build
+from safeset.recipes.sections import Task
+from safeset.runs.load import build_net
+from safeset.runs.run import Run
 from safeset.training.engine import Engine
 from safeset.training.gpu import blocks
 from safeset.training.state import State
@@ -286,11 +287,11 @@ def check_captured_steps_are_those_of_the_cpu():
         table |= {"augmentation": {"flips": "both", "turns": True, "shift": 2}, "data": {"source": "x"}}
         recipe = replace(
             Recipe.from_table(table), model="cnn-2c2f", task=Task((3, 16, 16), tuple("abcdefghij"), "pixels")
-        )
+        ).as_fitted()
         for seeds in ([0], [0, 1, 2]):
             losses = {}
             for device in ("cpu", "cuda"):
-                nets = [build(replace(recipe, seed=seed)).to(device) for seed in seeds]
+                nets = [build_net(replace(recipe, seed=seed)).to(device) for seed in seeds]
                 nets[0].guarantee.prepare(10, device)
                 state = State.start(nets, recipe, seeds)
                 engine = Engine(nets[0], recipe, split.to(device), state, seeds, captured=device == "cuda")
@@ -312,8 +313,8 @@ def check_training_on_the_gpu_never_waits():
         Recipe.from_table({"guarantee": "rt3", "epsilon": 0.1, "epochs": 9, "batch": 50, "data": {"source": "x"}}),
         model="cnn-1c1f",
         task=Task((1, 8, 8), tuple("abcdefghij"), "pixels"),
-    )
-    net = build(recipe).cuda()
+    ).as_fitted()
+    net = build_net(recipe).cuda()
     engine = Engine(net, recipe, split.to("cuda"), State.start([net], recipe, [0]), [0], captured=True)
     engine.start(0)
     torch.cuda.synchronize()

@@ -1,11 +1,13 @@
 """What several workers do together, for tests and for the processes that these start."""
 
+from dataclasses import replace
+
 import torch
 
 from safeset import SafesetError
 from safeset.data.embedded import digits
 from safeset.recipes.recipe import Recipe
-from safeset.runs.run import build
+from safeset.runs.load import build_net
 from safeset.training.engine import Engine
 from safeset.training.state import State
 
@@ -22,9 +24,9 @@ def steps(workers, seeds=1):
             "epochs": 9,
             "augmentation": {"shift": 1},
         }
-    ).fitted(data)
+    ).fit(data)
     numbers = list(range(seeds))
-    nets = [build(Recipe.from_table({**recipe.table(), "seed": number})) for number in numbers]
+    nets = [build_net(replace(recipe, seed=number)) for number in numbers]
     state = State.start(nets, recipe, numbers)
     engine = Engine(nets[0], recipe, data.train, state, numbers, captured=False, workers=workers)
     engine.start(0)

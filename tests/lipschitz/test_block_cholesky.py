@@ -11,7 +11,7 @@ from safeset import ArgumentError, CertifiedNet, Recipe, create_model
 from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.layers import InvertibleDownsampling, MinMax
-from safeset.runs.run import build
+from safeset.runs.load import build_net
 from safeset.training.engine import Engine
 from safeset.training.gpu.blocks import Block, InBlocks, blocks_of
 from safeset.training.gpu.convolutions import halves, one_by_one
@@ -141,10 +141,10 @@ def test_steps_in_blocks_have_the_same_losses(seeds, monkeypatch):
     data = digits()
     three = Split(data.train.x.expand(-1, 3, -1, -1).contiguous(), data.train.y)
     table = {"guarantee": "rt3", "epsilon": 0.3, "batch": 50, "epochs": 4, "seed": 3, "data": {"source": "digits"}}
-    recipe = Recipe.from_table({**table, "model": "cnn-2c2f"}).fitted(replace(data, train=three, test=three))
+    recipe = Recipe.from_table({**table, "model": "cnn-2c2f"}).fit(replace(data, train=three, test=three))
 
     def losses():
-        nets = [build(replace(recipe, seed=seed)) for seed in seeds]
+        nets = [build_net(replace(recipe, seed=seed)) for seed in seeds]
         engine = Engine(nets[0], recipe, three, State.start(nets, recipe, seeds), seeds, captured=False)
         engine.start(0)
         taken = []

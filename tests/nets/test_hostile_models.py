@@ -19,7 +19,7 @@ from helpers.own_files import Trap, photos
 from safeset import ArgumentError, SafesetError, load, train
 from safeset.data.embedded import digits
 from safeset.data.images import cache_folder, read_folder
-from safeset.runs.jobs import certify_files
+from safeset.runs.certify_files import certify_files
 from safeset.runs.run import Run
 from safeset.system.files import read_tensors
 
@@ -396,7 +396,7 @@ def test_nothing_is_written_through_links(run, tmp_path):
     watch = Accident(1, lambda: run.model.symlink_to(victim))
     train(RECIPE, out=run.path, resume=True, watch=watch)
     assert victim.read_text() == "precious"
-    assert run.done
+    assert run.has_ended
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_metrics_that_safeset_did_not_write_are_passed_over(run, line):
 def test_an_evaluation_that_safeset_did_not_write_is_told(run, tmp_path):
     run.evaluation.write_text('{"rows": [{}], "guarantee": "rt3"}')
     _, errors = safeset("train", "--resume", "--out", "run", cwd=tmp_path, code=1)
-    assert "safeset evaluate writes it anew" in errors
+    assert "safeset evaluate writes it again" in errors
 
 
 @pytest.fixture(scope="module")
@@ -474,4 +474,4 @@ def test_a_checkpoint_that_safeset_did_not_write_is_refused(checkpoint, tmp_path
 def test_a_checkpoint_as_it_was_is_continued(checkpoint, tmp_path):
     shutil.copytree(checkpoint, tmp_path / "run")
     train(RECIPE, out=tmp_path / "run", resume=True)
-    assert Run(tmp_path / "run").done
+    assert Run(tmp_path / "run").has_ended

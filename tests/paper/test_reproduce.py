@@ -18,8 +18,8 @@ from safeset.paper.reproduce import reproduce
 from safeset.paper.shares import ROWS
 from safeset.paper.table import PAPER, table_lines
 from safeset.recipes.library import list_recipes, recipe_folder
-from safeset.runs.run import load
-from safeset.training.loop import Interrupted
+from safeset.runs.load import load
+from safeset.training.interruption import Interrupted
 from safeset.training.watch import Silent
 
 QUICK = {"epochs": 2, "validation": True}

@@ -17,7 +17,8 @@ from safeset.paper import shares
 from safeset.paper.analyse import analyse
 from safeset.paper.reproduce import reproduce
 from safeset.paper.shares import ROWS
-from safeset.runs.run import Run, load
+from safeset.runs.load import load
+from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
 
 QUICK = {"epochs": 2, "validation": True}
@@ -270,7 +271,7 @@ def test_what_killed_processes_left_is_removed_and_what_living_ones_write_is_not
         each.touch()
     (path / "results" / "digits" / "rt3-seed1.json").unlink()
     command()
-    with Run(group).locked():
+    with Run(group).lock():
         assert not any(each.exists() for each in dead)
     assert all(each.exists() for each in (*alive, *others))
 

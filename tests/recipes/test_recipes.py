@@ -14,10 +14,10 @@ from safeset.data.augmentation import FLIPS, Augmentation
 from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.losses import LOSSES
-from safeset.recipes.library import assembled, find_recipe, list_recipes, recipe_folder
-from safeset.recipes.recipe import OPTIMISERS, Data, Loss, Optimiser, Task
+from safeset.recipes.library import assemble_recipe, find_recipe, list_recipes, recipe_folder
 from safeset.recipes.schedules import Schedule
-from safeset.recipes.toml import overridden
+from safeset.recipes.sections import OPTIMISERS, Data, Loss, Optimiser, Task
+from safeset.recipes.toml import override
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 positive = st.floats(1e-6, 1e6)
@@ -61,14 +61,14 @@ def test_a_recipe_is_the_same_after_a_trip_through_toml(recipe):
         ("epoch = 5\n[data]\nsource = 'digits'", "'epoch'. Did you mean 'epochs'"),
         ("[data]\nsource = 'digits'\nsiz = 5", r"keys of \[data\].*'siz'. Did you mean 'size'"),
         ("flips = 'both'\n[data]\nsource = 'digits'", "but got 'flips'"),
-        ("epochs = '5'\n[data]\nsource = 'digits'", "`epochs` to be a whole number, but got '5'"),
-        ("epochs = 0\n[data]\nsource = 'digits'", "`epochs` to be a whole number ≥ 1, but got 0"),
-        ("epochs = true\n[data]\nsource = 'digits'", "`epochs` to be a whole number, but got True"),
+        ("epochs = '5'\n[data]\nsource = 'digits'", "`epochs` to be an integer, but got '5'"),
+        ("epochs = 0\n[data]\nsource = 'digits'", "`epochs` to be an integer ≥ 1, but got 0"),
+        ("epochs = true\n[data]\nsource = 'digits'", "`epochs` to be an integer, but got True"),
         ("epsilon = -1.0\n[data]\nsource = 'digits'", "`epsilon` to be a finite number ≥ 0, but got -1.0"),
         ("epsilon = nan\n[data]\nsource = 'digits'", "`epsilon` to be a finite number ≥ 0, but got nan"),
         ("guarantee = 'tr3'\n[data]\nsource = 'digits'", "a guarantee: standard, top3, rt3"),
         ("model = 'cnn-2c2'\n[data]\nsource = 'digits'", "Did you mean 'cnn-2c2f'"),
-        ("seed = -1\n[data]\nsource = 'digits'", "`seed` to be a whole number"),
+        ("seed = -1\n[data]\nsource = 'digits'", "`seed` to be an integer"),
         ("[data]\nsource = 'digits'\n[loss]\nname = 'trade'", r"In \[loss\].*Did you mean 'trades'"),
         ("[data]\nsource = 'digits'\n[loss]\nmargins = 'float'", "Did you mean 'floating'"),
         ("[data]\nsource = 'digits'\n[loss]\nweight = '1 => 2'", "In `loss.weight`: Expected a schedule"),
@@ -146,7 +146,7 @@ def test_eurosat_s_affinity_sets_are_the_paper_s():
     data = fake(EUROSAT)
 
     def sets(name):
-        fitted = Recipe.read(find_recipe(name)).fitted(data)
+        fitted = Recipe.read(find_recipe(name)).fit(data)
         return {frozenset(one) for one in fitted.table()["guarantee"]["sets"]}
 
     together = {"Highway", "River"}
@@ -162,20 +162,22 @@ def test_eurosat_s_affinity_sets_are_the_paper_s():
 def test_acas_xu_s_neighbours_are_adjacent():
     names = ("clear of conflict", "weak left", "weak right", "strong left", "strong right")
     recipe = Recipe.read(find_recipe("acasxu/targeted"))
-    bound = recipe.bound(fake(names))
-    assert bound == Affinity([[3, 1], [1, 0], [0, 2], [2, 4]])
+    resolved = recipe.resolve_guarantee(fake(names))
+    assert resolved == Affinity([[3, 1], [1, 0], [0, 2], [2, 4]])
 
 
 def test_a_data_set_s_own_groups_and_identifiers_bind():
     data = fake(["rose", "bus", "orchid"], groups=("flowers", "vehicles", "flowers"))
     recipe = Recipe(Data("fake"), guarantee="affinity:groups")
-    assert recipe.bound(data) == Affinity([[0, 2], [1]])
+    assert recipe.resolve_guarantee(data) == Affinity([[0, 2], [1]])
     with pytest.raises(ArgumentError, match="which has none"):
-        recipe.bound(fake(["a", "b"]))
+        recipe.resolve_guarantee(fake(["a", "b"]))
     data = fake(["rose", "bus", "orchid"], identifiers=("n1", "n2", "n3"))
-    assert Recipe(Data("fake"), guarantee='affinity:{"sets":[["n1","n3"]]}').bound(data) == Affinity([[0, 2]])
+    assert Recipe(Data("fake"), guarantee='affinity:{"sets":[["n1","n3"]]}').resolve_guarantee(data) == Affinity(
+        [[0, 2]]
+    )
     with pytest.raises(ArgumentError, match="'n9'"):
-        Recipe(Data("fake"), guarantee='affinity:{"sets":[["n1","n9"]]}').bound(data)
+        Recipe(Data("fake"), guarantee='affinity:{"sets":[["n1","n9"]]}').resolve_guarantee(data)
 
 
 @given(
@@ -184,10 +186,10 @@ def test_a_data_set_s_own_groups_and_identifiers_bind():
 )
 def test_fitted_sets_read_again_are_the_same_in_whatever_order_the_classes_are_named(names, sets):
     data = fake(names)
-    fitted = Recipe(Data("fake"), guarantee=str(Affinity(sets))).fitted(data)
+    fitted = Recipe(Data("fake"), guarantee=str(Affinity(sets))).fit(data)
     again = Recipe.from_table(tomllib.loads(fitted.text()))
     assert again.table() == fitted.table()
-    assert again.bound(data) == fitted.bound(data) == Affinity(sets)
+    assert again.resolve_guarantee(data) == fitted.resolve_guarantee(data) == Affinity(sets)
 
 
 def test_a_name_that_no_file_can_have_is_a_name(tmp_path):
@@ -195,30 +197,34 @@ def test_a_name_that_no_file_can_have_is_a_name(tmp_path):
 
 
 def test_fitting_leaves_nothing_open_and_writes_affinity_sets_out():
-    recipe = Recipe(Data("digits"), guarantee='affinity:{"everyone_with":["0"]}').fitted(digits())
+    recipe = Recipe(Data("digits"), guarantee='affinity:{"everyone_with":["0"]}').fit(digits())
     assert None not in (recipe.epsilon, recipe.model, recipe.batch, recipe.task)
     assert ["0", "1"] in recipe.table()["guarantee"]["sets"]
     assert recipe.task == Task((1, 8, 8), tuple("0123456789"), "pixels in [0, 1]", (0.0, 1.0))
-    assert Recipe.from_table(tomllib.loads(recipe.text())).fitted(digits()) == recipe
-    default = Recipe(Data("digits")).fitted(digits())
+    assert Recipe.from_table(tomllib.loads(recipe.text())).fit(digits()) == recipe
+    default = Recipe(Data("digits")).fit(digits())
     assert (default.guarantee, default.model) == ("rt3", "cnn-1c1f")
+    again = Recipe.from_table(tomllib.loads(default.text()))
+    assert again.as_fitted() == default
+    assert again.text() == default.text()
+    assert Recipe(Data("digits")).as_fitted() is None
     two = fake(["a", "b"])
-    assert Recipe(Data("x")).fitted(two).guarantee == "standard"
-    assert Recipe(Data("eurosat")).fitted(two).model == "cnn-2c2f"
+    assert Recipe(Data("x")).fit(two).guarantee == "standard"
+    assert Recipe(Data("eurosat")).fit(two).model == "cnn-2c2f"
     with pytest.raises(ArgumentError, match="below the 8 pixels"):
-        Recipe(Data("digits"), augmentation=Augmentation(shift=8)).fitted(digits())
+        Recipe(Data("digits"), augmentation=Augmentation(shift=8)).fit(digits())
 
 
 def test_flags_override_and_other_data_brings_its_own_options(tmp_path):
-    recipe = assembled("acasxu/targeted", {"epochs": 3, "data.points": 100, "loss.name": "trades"})
+    recipe = assemble_recipe("acasxu/targeted", {"epochs": 3, "data.points": 100, "loss.name": "trades"})
     assert (recipe.epochs, recipe.data.points, recipe.data.network, recipe.loss.name) == (3, 100, "1_1", "trades")
-    other = assembled("acasxu/targeted", {"data.source": "digits", "guarantee": "rt3"})
+    other = assemble_recipe("acasxu/targeted", {"data.source": "digits", "guarantee": "rt3"})
     assert other.data == Data("digits")
     with pytest.raises(ArgumentError, match="something to train on, but got nothing"):
-        assembled(None, {"epochs": 3})
+        assemble_recipe(None, {"epochs": 3})
     with pytest.raises(ArgumentError, match="Did you mean 'margins'"):
-        assembled("digits/rt3", {"loss.margin": "joint"})
-    assert overridden({"a": {"b": 1}}, {"a.c": 2}) == {"a": {"b": 1, "c": 2}}
+        assemble_recipe("digits/rt3", {"loss.margin": "joint"})
+    assert override({"a": {"b": 1}}, {"a.c": 2}) == {"a": {"b": 1, "c": 2}}
 
 
 def test_files_beside_a_recipe_are_found(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.commands import safeset
 from safeset import ArgumentError, SafesetError, load, train
-from safeset.runs.own_networks import find_factory, made
+from safeset.runs.own_networks import find_factory, make_network
 from safeset.runs.run import Run
 
 CODE = """
@@ -62,7 +62,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["small", "plain", "everything", "ready"])
 def test_a_factory_is_called_with_what_it_takes(here, name):
-    network = made(find_factory(f"mynets:{name}"), (3,), 2, seed=0)
+    network = make_network(find_factory(f"mynets:{name}"), (3,), 2, seed=0)
     assert network(torch.zeros(1, 3)).shape == (1, 2)
 
 
@@ -71,7 +71,7 @@ def test_the_seed_decides_and_the_caller_s_random_numbers_stay(here):
     torch.manual_seed(7)
     expected = torch.rand(2)
     torch.manual_seed(7)
-    one, two, other = (made(factory, (3,), 2, seed=seed)[0].weight for seed in (0, 0, 1))
+    one, two, other = (make_network(factory, (3,), 2, seed=seed)[0].weight for seed in (0, 0, 1))
     assert torch.equal(torch.rand(2), expected)
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
@@ -95,7 +95,7 @@ def test_the_seed_decides_and_the_caller_s_random_numbers_stay(here):
 )
 def test_mistakes_are_named_with_their_place(here, name, message):
     with pytest.raises(SafesetError, match=message):
-        made(find_factory(name), (3,), 2, seed=0)
+        make_network(find_factory(name), (3,), 2, seed=0)
 
 
 def test_python_takes_a_factory_too(here):

@@ -10,15 +10,15 @@ from PIL import Image
 
 from helpers.commands import safeset
 from helpers.digits_net import digits, trained
+from helpers.nets import plain_net
 from safeset import CertifiedNet, SafesetError, train
 from safeset.data.dataset import Split
 from safeset.data.embedded import digits as digits_data
 from safeset.evaluation import evaluate
-from safeset.runs.jobs import run_data
+from safeset.runs.data import load_run_data
 from safeset.runs.run import Run
 from safeset.runs.suggestion import ENOUGH, GAIN, Suggestion, suggest, suggest_for_run
 from safeset.runs.tradeoffs import tradeoffs
-from helpers.nets import plain_net
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ def test_a_run_of_a_table_is_looked_at_on_its_held_out_rows(tmp_path):
     assert "columns scaled to [0, 1]" in output
     recipe = Run(tmp_path / "run").read_recipe()
     assert recipe.hold_out == 0.1
-    held = run_data(recipe).train.held_out(0.1)[1]
+    held = load_run_data(recipe).train.held_out(0.1)[1]
     assert torch.equal(suggest_for_run(Run(tmp_path / "run")).labels, held.y)
     assert f"held-out points: {len(held)}" in output
     assert "test points" not in output

@@ -14,7 +14,7 @@ import pytest
 from helpers.commands import ENVIRONMENT, safeset
 from safeset import SafesetError, train
 from safeset.data.embedded import blobs2d
-from safeset.runs.jobs import certify_files
+from safeset.runs.certify_files import certify_files
 from safeset.runs.run import Run
 from safeset.system.files import write_whole
 
@@ -67,7 +67,7 @@ def test_a_training_goes_on_though_nobody_listens(work, tmp_path):
         flags = ("--data", "blobs2d", "--epochs", "2", "--out", tmp_path / str(place))
         output, _ = safeset("train", *flags, cwd=work, **options)
         assert "The run is" in output
-        assert Run(tmp_path / str(place)).done
+        assert Run(tmp_path / str(place)).has_ended
 
 
 # -- closed streams ---------------------------------------------------------------------------------------------------

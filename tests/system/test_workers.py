@@ -137,7 +137,8 @@ def test_a_run_of_two_is_a_run_of_one(undisturbed):
 
 @pytest.mark.slow
 def test_evaluation_and_certification_are_shared(undisturbed):
-    from safeset.runs.jobs import certify_files, evaluate_run
+    from safeset.runs.certify_files import certify_files
+    from safeset.runs.evaluate import evaluate_run
 
     run = Run(undisturbed / "two")
     arguments = ["evaluate", "two", "--per-class", "--epsilon", "0.1,0.3", "--out", "shared.json"]

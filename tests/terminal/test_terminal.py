@@ -159,7 +159,7 @@ def test_an_interrupted_training_gives_the_terminal_back_and_says_what_to_type(w
     screen, _ = safeset(*command.split(), cwd=work, terminal=80)
     assert "━" in screen
     assert re.search("epoch [34]/4", plain(screen))
-    assert Run(work / "new").done
+    assert Run(work / "new").has_ended
 
 
 @pytest.mark.parametrize("moment", ["TrainingWatch.introduce", "TrainingWatch.begin"])
@@ -171,7 +171,7 @@ def test_a_training_that_is_interrupted_before_its_first_step_says_so(work, mome
     typed = ("train", "--data", "photos/", "--model", "mlp-2x32", "--epochs", "1", "--out", "unborn")
     _, errors = safeset(*typed, cwd=work, before=before, code=130)
     assert errors.endswith("Interrupted. Nothing is trained or saved yet: to begin, run the same command again.\n")
-    assert not Run(work / "unborn").begun
+    assert not Run(work / "unborn").has_begun
     safeset(*typed, cwd=work)
     shutil.rmtree(work / "unborn")
 

@@ -18,10 +18,10 @@ from helpers.commands import safeset
 from safeset import ArgumentError, Recipe, SafesetError, TrainingWarning, load, train
 from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
-from safeset.recipes.recipe import Data
+from safeset.recipes.sections import Data
 from safeset.runs.run import Run
-from safeset.training.best import Best, better
-from safeset.training.loop import Interrupted
+from safeset.training.best import Best, is_better
+from safeset.training.interruption import Interrupted
 from safeset.training.plan import at_chance
 
 EPOCHS = 8
@@ -77,7 +77,7 @@ def test_how_much_is_held_out():
     def share(count, classes=2, source="mine.npz", **stated):
         split = Split(torch.zeros(count, 2), torch.arange(count) % classes)
         names = tuple(map(str, range(classes)))
-        return Recipe(Data(source), **stated).fitted(Dataset("fake", split, split, names, "units")).hold_out
+        return Recipe(Data(source), **stated).fit(Dataset("fake", split, split, names, "units")).hold_out
 
     assert share(400) == 0.1
     assert share(100) == 0.0  # ten points say too little
@@ -99,11 +99,11 @@ def test_how_much_is_held_out():
 
 
 def test_what_a_few_points_cannot_tell_apart_the_loss_decides():
-    assert better((2, 0.9, 0.9), (1, 0.5, 0.1), 0.9, 50)
-    assert better((2, 0.88, 0.1), (1, 0.9, 0.5), 0.9, 50)
-    assert not better((2, 0.88, 0.6), (1, 0.9, 0.5), 0.9, 50)
-    assert not better((2, 0.88, 0.1), (1, 0.9, 0.5), 0.9, 5000)
-    assert better((2, 0.0, 0.5), (0, -1.0, 0.0), 0.0, 50)
+    assert is_better((2, 0.9, 0.9), (1, 0.5, 0.1), 0.9, 50)
+    assert is_better((2, 0.88, 0.1), (1, 0.9, 0.5), 0.9, 50)
+    assert not is_better((2, 0.88, 0.6), (1, 0.9, 0.5), 0.9, 50)
+    assert not is_better((2, 0.88, 0.1), (1, 0.9, 0.5), 0.9, 5000)
+    assert is_better((2, 0.0, 0.5), (0, -1.0, 0.0), 0.0, 50)
 
 
 def test_several_nets_have_their_own_best():
@@ -112,9 +112,8 @@ def test_several_nets_have_their_own_best():
         best.consider(epoch, [{"vra": one, "loss": 1.0}, {"vra": two, "loss": 1.0}], {"w": torch.full((2, 1), epoch)})
     assert [kept[0] for kept in best.kept] == [2, 1]
     assert best.weights["w"].tolist() == [[2.0], [1.0]]
-    assert not best.exhausted(3, 2)
-    assert best.exhausted(4, 2)
-    assert not best.exhausted(99, None)
+    assert not best.is_exhausted(3, 2)
+    assert best.is_exhausted(4, 2)
     with pytest.raises(ValueError, match="of other networks"):
         best.restore({"kept": [[1, 0.5, 0.1]], "highest": [[1, 0.5, 0.1]]}, best.weights)
 
@@ -128,7 +127,7 @@ def test_the_model_has_the_best_weights_and_the_last_are_kept(tmp_path):
     kept, highest = (0, -1.0, 0.0), -1.0
     for record in run.records():
         highest, now = max(highest, record["vra"]), (record["epoch"], record["vra"], record["loss"])
-        kept = now if better(now, kept, highest, 32) else kept
+        kept = now if is_better(now, kept, highest, 32) else kept
     assert 0 < kept[0] < EPOCHS
     assert same(load_file(run.model), watch.weights[kept[0] - 1])
     assert same(load_file(run.last), watch.weights[-1])
@@ -166,9 +165,9 @@ def test_seeds_at_once_have_the_best_of_single_runs(tmp_path):
     assert str(told[0].message).endswith(f'recipe.toml", out="{tmp_path / "again"}", resume=True)')
     assert told[0].filename == __file__
     (tmp_path / "again" / "seed0" / "evaluation.json").write_text("{}")  # as `safeset evaluate` writes it
-    assert not Run(tmp_path / "again" / "seed0").done
+    assert not Run(tmp_path / "again" / "seed0").has_ended
     train({**recipe, "seeds": 2}, out=tmp_path / "again", resume=True)
-    assert Run(tmp_path / "again" / "seed0").done
+    assert Run(tmp_path / "again" / "seed0").has_ended
     for seed in (0, 1):
         one, two = (load_file(Run(tmp_path / name / f"seed{seed}").model) for name in ("both", "again"))
         assert same(one, two)
@@ -277,4 +276,4 @@ def test_a_command_that_ends_at_chance_ends_well(tmp_path):
 
 
 def test_digits_are_learnt_as_ever():
-    assert Recipe(Data("digits")).fitted(digits()).epochs == 166
+    assert Recipe(Data("digits")).fit(digits()).epochs == 166

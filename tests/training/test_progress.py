@@ -19,7 +19,7 @@ from safeset.runs.run import Run
 from safeset.terminal.console import TrainingWatch
 from safeset.training import pictures
 from safeset.training.pictures import draw_curves
-from safeset.training.watch import Silent, automatic
+from safeset.training.watch import Silent, choose_watch
 
 QUICK = {"data": {"source": "digits"}, "epochs": 3, "guarantee": "rt3", "epsilon": 0.3, "model": "mlp-2x32"}
 
@@ -66,14 +66,14 @@ class Terminal(io.StringIO):
 
 
 def test_python_shows_progress_in_a_terminal_and_in_a_notebook(monkeypatch):
-    assert isinstance(automatic(None), Silent)
-    assert isinstance(automatic(True), TrainingWatch)
+    assert isinstance(choose_watch(None), Silent)
+    assert isinstance(choose_watch(True), TrainingWatch)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", Terminal())
-        assert isinstance(automatic(None), TrainingWatch)
-        assert isinstance(automatic(False), Silent)
+        assert isinstance(choose_watch(None), TrainingWatch)
+        assert isinstance(choose_watch(False), Silent)
     monkeypatch.setitem(sys.modules, "ipykernel", object())
-    assert isinstance(automatic(None), TrainingWatch)
+    assert isinstance(choose_watch(None), TrainingWatch)
 
 
 def test_python_is_silent_in_a_pipe(capsys):
@@ -108,7 +108,7 @@ def test_tables_have_no_sheet_and_few_epochs_no_curves(drawn, tmp_path):
 def test_without_matplotlib_nothing_is_drawn_and_all_is_well(drawn, tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
     train({**QUICK, "epochs": 3}, out=tmp_path / "run")
-    assert Run(tmp_path / "run").done
+    assert Run(tmp_path / "run").has_ended
     assert not list((tmp_path / "run").glob("*.png"))
 
 
@@ -136,8 +136,8 @@ def test_top1_is_drawn_where_it_was_recorded(drawn, tmp_path):
 PROOF = """
 import torch
 from torch import nn
-import safeset, safeset.nets.proof
-safeset.nets.proof.LONG = 1e6  # a network whose proof takes long would make a long test
+import safeset, safeset.proofs.prove
+safeset.proofs.prove.LONG = 1e6  # a network whose proof takes long would make a long test
 network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 64), nn.Linear(64, 4))
 net = safeset.CertifiedNet(network, input_shape=(3, 8, 8), guarantee="rt2", epsilon=0.1)
 print(len(net.certify(torch.zeros(1, 3, 8, 8))))

@@ -13,16 +13,17 @@ from helpers.accidents import Accident
 from safeset import ArgumentError, load, train
 from safeset.data.embedded import digits
 from safeset.recipes.recipe import Recipe
-from safeset.runs.run import Run, build
+from safeset.runs.load import build_net
+from safeset.runs.run import Run
 from safeset.training.engine import Engine
-from safeset.training.loop import Interrupted
+from safeset.training.interruption import Interrupted
 from safeset.training.state import State
 
 SEEDS = [3, 4, 5]
 
 
 def losses(recipe, split, seeds, steps=20):
-    nets = [build(replace(recipe, seed=seed)) for seed in seeds]
+    nets = [build_net(replace(recipe, seed=seed)) for seed in seeds]
     state = State.start(nets, recipe, seeds)
     engine = Engine(nets[0], recipe, split, state, seeds, captured=False)
     found = []
@@ -46,7 +47,7 @@ def test_seeds_at_once_have_the_losses_of_single_runs(guarantee, loss, margins):
     data = digits()
     table = {"guarantee": guarantee, "epsilon": 0.3, "batch": 100, "epochs": 4, "seed": 3, "data": {"source": "digits"}}
     table |= {"loss": {"name": loss, "margins": margins}, "augmentation": {"flips": "both", "shift": 1}}
-    recipe = Recipe.from_table(table).fitted(data)
+    recipe = Recipe.from_table(table).fit(data)
     together, state = losses(recipe, data.train, SEEDS)
     assert together.shape == (20, 3)
     for place, seed in enumerate(SEEDS):
@@ -67,7 +68,7 @@ def test_a_run_of_several_seeds_holds_one_for_each_and_can_be_resumed(tmp_path):
     assert not torch.equal(names[0].network[0].weight, names[1].network[0].weight)
     assert [Run(tmp_path / "run" / f"seed{seed}").read_recipe().seed for seed in (5, 6)] == [5, 6]
     group = Run(tmp_path / "run")
-    assert group.done
+    assert group.has_ended
     result = json.loads(group.evaluation.read_text())
     each = [json.loads(Run(group.path / f"seed{seed}").evaluation.read_text())["rows"] for seed in (5, 6)]
     assert result["seeds"] == [5, 6]

@@ -21,10 +21,11 @@ from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
 from safeset.evaluation import evaluate
-from safeset.recipes.recipe import Data, Loss
-from safeset.runs.jobs import plain
+from safeset.recipes.sections import Data, Loss
 from safeset.runs.run import Run
-from safeset.training.loop import Interrupted, some_of
+from safeset.system.files import plain
+from safeset.training.estimates import choose_points
+from safeset.training.interruption import Interrupted
 from safeset.training.step import objective
 
 QUICK = {"data": {"source": "digits"}, "epochs": 2, "guarantee": "rt3", "epsilon": 0.3}
@@ -223,7 +224,7 @@ def test_a_signal_saves_and_stops_and_resuming_gives_the_same_weights(tmp_path, 
     assert caught.value.signal == number
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert Run(tmp_path / "run").checkpoint.exists()
-    assert not Run(tmp_path / "run").done
+    assert not Run(tmp_path / "run").has_ended
     train(recipe, out=tmp_path / "run", resume=True)
     assert same(weights(tmp_path / "run"), weights(finished[0]))
     assert [record["epoch"] for record in Run(tmp_path / "run").records()] == [1, 2]
@@ -378,7 +379,7 @@ def test_a_second_process_on_one_run_is_told(tmp_path):
         [
             *(sys.executable, "-c"),
             "import sys\nfrom pathlib import Path\nfrom safeset.runs.run import Run\n"
-            "with Run(Path(sys.argv[1])).locked():\n    print('locked', flush=True)\n    sys.stdin.read()",
+            "with Run(Path(sys.argv[1])).lock():\n    print('locked', flush=True)\n    sys.stdin.read()",
             str(tmp_path / "run"),
         ],
         stdin=subprocess.PIPE,
@@ -405,7 +406,7 @@ def test_the_plane_is_learnt():
 
 def test_the_points_that_are_watched_are_of_all_classes():
     labels = torch.arange(50_000) % 100  # as sorted data may be: every fiftieth point has one of two labels
-    watched = some_of(Split(torch.zeros(50_000, 1), labels))
+    watched = choose_points(Split(torch.zeros(50_000, 1), labels))
     assert len(watched) == 1000
     assert len(set(watched.y.tolist())) == 100
-    assert len(some_of(Split(torch.zeros(7, 1), torch.zeros(7, dtype=torch.int64)))) == 7
+    assert len(choose_points(Split(torch.zeros(7, 1), torch.zeros(7, dtype=torch.int64)))) == 7

@@ -13,9 +13,11 @@ from safeset.audit.second_proof import reproved
 from safeset.data.dataset import Progress
 from safeset.errors import SafesetError, expected
 from safeset.inputs import as_count, as_device, as_number
-from safeset.runs.jobs import plain, run_data, written
+from safeset.runs.data import load_run_data
+from safeset.runs.load import load_run
 from safeset.runs.own_networks import Factory
-from safeset.runs.run import Run, loaded
+from safeset.runs.run import Run
+from safeset.system.files import plain
 from safeset.system.provenance import provenance, weights_digest
 
 
@@ -51,10 +53,10 @@ def audit_run(
     """
     check_arguments(points, minutes)
     started = time.perf_counter()
-    recipe, (own, unfinished) = run.read_recipe(), loaded(run, network)
+    recipe, (own, unfinished) = run.read_recipe(), load_run(run, network)
     own = own.to(as_device(device))
     own.remember({})  # an audit searches for its own proofs
-    data = run_data(recipe, source, progress)
+    data = load_run_data(recipe, source, progress)
     net, part = own.frozen(), 18 * minutes
     net.bounds()
     bounds = reproved(net, seconds=part)
@@ -95,8 +97,8 @@ def audit_run(
         "seconds": 0.0,
         **({"unfinished": unfinished} if unfinished else {}),
         "weights": weights_digest(own.network.state_dict()),
-        **provenance(next(net.parameters()).device),
-        "recipe": written(recipe),
+        **provenance(net.device),
+        "recipe": recipe.json_table(),
     }
     result["verdict"], result["reasons"], result["notes"] = verdict(result)
     for each in (*result["violations"], *result["windows"]["false"]):

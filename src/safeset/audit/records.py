@@ -13,13 +13,13 @@ from safeset.errors import ArgumentError, SafesetError
 from safeset.evaluation import evaluate
 from safeset.guarantees.guarantee import as_guarantee, names_a_file
 from safeset.nets.net import CertifiedNet
-from safeset.nets.proof import LayerBound
 from safeset.numerics.integers import OutOfTimeError
-from safeset.recipes.recipe import Recipe
-from safeset.runs.jobs import plain, written
+from safeset.proofs.prove import LayerBound
+from safeset.recipes.recipe import FittedRecipe, Recipe
 from safeset.runs.run import Run
+from safeset.system.files import plain
 from safeset.system.provenance import weights_digest
-from safeset.system.untrusted import parse_json, read_text
+from safeset.system.untrusted import read_json
 
 SAME, DIFFERENT, UNKNOWN, NO_TIME = "same", "different", "not stored", "no time"
 ELSEWHERE, OTHER = "made elsewhere", "other data"
@@ -37,7 +37,7 @@ Check = dict[str, str]
 
 def stored_checks(
     run: Run,
-    recipe: Recipe,
+    recipe: FittedRecipe,
     net: CertifiedNet,
     data: Dataset,
     *,
@@ -69,13 +69,13 @@ def stored_checks(
         if found is None
     ]
     evaluation, proved = evaluation or {}, proved or {}
-    checks.append(_check("class names", list(recipe.task.class_names if recipe.task else ()), list(data.class_names)))
+    checks.append(_check("class names", list(recipe.task.class_names), list(data.class_names)))
     checks.append(_bounds(proved, net, bounds))
     if not evaluation:
         return [*checks, {"what": "evaluation", "verdict": UNKNOWN, "said": f"safeset evaluate {run.path} writes one"}]
     checks += [
         _check("weights", evaluation.get("weights"), weights_digest(net.network.state_dict())),
-        _check("recipe", _recipe(evaluation.get("recipe")), written(recipe)),
+        _check("recipe", _recipe(evaluation.get("recipe")), recipe.json_table()),
     ]
     digest = evaluation.get("test")
     if not own_data and digest != data.test.digest():
@@ -92,7 +92,7 @@ def stored_checks(
 
 
 def _settings(
-    evaluation: dict[str, Any], recipe: Recipe, net: CertifiedNet, data: Dataset, unfinished: str
+    evaluation: dict[str, Any], recipe: FittedRecipe, net: CertifiedNet, data: Dataset, unfinished: str
 ) -> list[Check]:
     """With what an evaluation says that it was made."""
     found: dict[str, Any] = {
@@ -128,7 +128,7 @@ def _within(seconds: float, progress: Progress | None) -> Progress:
 def _recipe(stored: Any) -> Any:
     """A stored recipe as it is written now: affinity sets, and the classes in them, have no order."""
     try:
-        return stored if names_a_file(stored["guarantee"]) else written(Recipe.from_table(stored))
+        return stored if names_a_file(stored["guarantee"]) else Recipe.from_table(stored).json_table()
     except (KeyError, TypeError, ValueError, SafesetError):
         return stored
 
@@ -136,7 +136,7 @@ def _recipe(stored: Any) -> Any:
 def _numbers(
     evaluation: dict[str, Any],
     before: Sequence[Check],
-    recipe: Recipe,
+    recipe: FittedRecipe,
     net: CertifiedNet,
     data: Dataset,
     progress: Progress,
@@ -202,7 +202,7 @@ def _bounds(stored: dict[str, Any], net: CertifiedNet, anew: Sequence[Reproof]) 
         told = [LayerBound(*line, "", 0.0) for line in lines]
         if [line[:2] for line in lines] != [line[:2] for line in proved]:
             return {"what": "bounds", "verdict": DIFFERENT, "said": "other layers"}
-        product = product_of(net._steps[:-1], iter(told))
+        product = product_of(net.frozen().program, told)
         whole = math.isclose(scale, float(product), rel_tol=1e-9)
         pairs = [*zip((line[2] for line in lines), (line[2] for line in proved), strict=True)]
         pairs.append((scale, float(bounds.head.scale)))
@@ -225,7 +225,7 @@ def _device(stored: dict[str, Any]) -> str:
 
 
 def _device_of(net: CertifiedNet) -> str:
-    return next(net.parameters()).device.type
+    return net.device.type
 
 
 def _check(what: str, stored: Any, found: Any) -> Check:
@@ -241,7 +241,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     if not path.exists() and not path.is_symlink():
         return {}
     try:
-        found = parse_json(read_text(path), str(path))
+        found = read_json(path)
     except ArgumentError:
         return None
     return found if isinstance(found, dict) else None

@@ -9,6 +9,7 @@ from safeset.errors import expected, nearest
 
 PREFERENCES = ("smallest", "largest")
 DIGITS = 4  # of a radius in a text
+LONGEST = 60  # characters of a guarantee: longer affinity sets are not written out
 
 
 class Answer(NamedTuple):
@@ -17,6 +18,14 @@ class Answer(NamedTuple):
     start: int
     end: int
     radius: float
+
+    def split(self, best: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Core and optional classes, of the best classes in order.
+
+        >>> Answer(0, 2, 0.5).split(["cat", "dog", "emu", "fox"])
+        (['cat'], ['dog', 'emu'])
+        """
+        return list(best[: self.start + 1]), list(best[self.start + 1 : self.end + 1])
 
 
 def check_preference(prefer: object) -> str:
@@ -89,13 +98,13 @@ def shown_epsilon(epsilon: float) -> str:
     return f"{epsilon:g}" if len(given.normalize().as_tuple().digits) <= DIGITS else shown(epsilon)
 
 
-def shorten_guarantee(text: str, longest: int = 60) -> str:
-    """The text of a guarantee in a title or a sentence: affinity sets of ``longest`` characters or more are left out.
+def shorten(guarantee: str, longest: int = LONGEST) -> str:
+    """The text of a guarantee, or only its kind where affinity sets make it too long.
 
-    >>> shorten_guarantee("rt3"), shorten_guarantee('affinity:{"sets":[[0,1]]}', longest=0)
-    ('rt3', 'affinity')
+    >>> shorten("rt3"), shorten('affinity:{"sets":[[0,1]]}'), shorten('affinity:{"sets":[[0,1]]}', 5)
+    ('rt3', 'affinity:{"sets":[[0,1]]}', 'affinity')
     """
-    return text if len(text) < longest else text.partition(":")[0]
+    return guarantee if len(guarantee) <= longest else guarantee.partition(":")[0]
 
 
 def _listed(names: Sequence[Any], word: str) -> str:

@@ -47,7 +47,7 @@ def certify(
     """Certify images or rows: the answer, what it may also include, and what holds up to which change."""
     check_format(as_json, as_csv)
     from safeset.certificates.promises import check_preference
-    from safeset.runs.jobs import certify_files
+    from safeset.runs.certify_files import certify_files
     from safeset.system.workers import join_workers
 
     check_preference(prefer)
@@ -68,7 +68,7 @@ def certify(
             network=own_network(network),
             device=device,
             stdin=sys.stdin.buffer if sys.stdin else None,
-            tell=notes.append,
+            report=notes.append,
             proofs=None if proof is None else proofs,
         )
         records = console.show_wait(records, "proving the network's bounds")

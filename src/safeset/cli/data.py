@@ -43,7 +43,7 @@ def data_show(
     from safeset.data.quality import report
     from safeset.data.sources import SOURCES, load_data
     from safeset.drawing.picture import draw_picture
-    from safeset.recipes.recipe import Data
+    from safeset.recipes.sections import Data
     from safeset.recipes.toml import from_table
     from safeset.system.files import write_whole
 

@@ -39,7 +39,7 @@ def evaluate(
 ) -> None:
     """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, top-1, sizes."""
     check_format(as_json, as_csv)
-    from safeset.runs.jobs import evaluate_run, is_own
+    from safeset.runs.evaluate import evaluate_run, is_own
     from safeset.runs.run import Run
     from safeset.system.files import write_json
     from safeset.system.workers import join_workers
@@ -61,7 +61,7 @@ def evaluate(
             network=own_network(network),
             device=device,
             progress=console.progress,
-            tell=notes.append,
+            report=notes.append,
         )
     if not workers.first:
         return

@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from safeset.certificates.promises import shorten_guarantee, shown_epsilon
+from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.errors import counted
 from safeset.terminal.console import err, out, print_table
 
@@ -39,7 +39,7 @@ def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
 def show_evaluation(result: dict[str, Any], units: str) -> None:
     """Print the rows of an evaluation; by class where it has them."""
     rows = result["rows"]
-    about = shorten_guarantee(result["guarantee"])
+    about = shorten(result["guarantee"])
     points = counted(result["points"], f"{result['split']} point")
     title = f"{result['data']}, {about}: {points}, proved bounds, ε in {units}"
     if "seeds" in result:
@@ -72,8 +72,10 @@ def show_certificates(records: list[dict[str, Any]]) -> int:
             err.print(f"{record['name']}: {record['problem']}", style="yellow")
     if good:
         one = good[0]
-        promise = f"{shorten_guarantee(one['guarantee'])}, {one['method']}: the {one['prefer']} certified answers"
-        title = f"ε = {shown_epsilon(one['epsilon'])} (L2, {one['units']}), {promise}"
+        title = (
+            f"ε = {shown_epsilon(one['epsilon'])} (L2, {one['units']}), {shorten(one['guarantee'])}, {one['method']}: "
+            f"the {one['prefer']} certified answers"
+        )
     else:
         title = ""
     print_table(

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from safeset.certificates.promises import shorten_guarantee, shown_epsilon
+from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.terminal.console import out, print_table
 
 CONFIRMED = {True: "yes", False: "no", None: "–"}
@@ -44,7 +44,7 @@ def _show_windows(windows: dict[str, Any]) -> None:
 
 
 def _show_attack(result: dict[str, Any]) -> None:
-    attack, about = result["attack"], shorten_guarantee(result["guarantee"])
+    attack, about = result["attack"], shorten(result["guarantee"])
     points = f"{attack['points']:,} of {attack['certified']:,} points with a certified radius"
     windows = f"{attack['windows']:,} of {attack['of_windows']:,} windows, {attack['steps']:,} gradients"
     out.print(f"\nAttack on {about}, ε = {shown_epsilon(result['epsilon'])}: {points}, {windows}", style="bold")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from safeset.certificates.promises import shown_epsilon
+from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.cli.options import Device, Method, NetworkName, OtherData, RunPath, check_alone, check_target, own_network
 from safeset.cli.show_answers import rates
 from safeset.terminal import console
@@ -74,14 +74,14 @@ def suggest(
 
 
 def _show(found: "Suggestion") -> None:
-    from safeset.runs.jobs import plain
-    from safeset.runs.suggestion import short
+    from safeset.system.files import plain
 
     rows = plain(found.rows(found.grid, found.names))
-    body = [[short(row["guarantee"]), shown_epsilon(row["epsilon"]), *rates(row, COLUMNS)] for row in rows]
+    body = [[shorten(row["guarantee"], 0), shown_epsilon(row["epsilon"]), *rates(row, COLUMNS)] for row in rows]
     title = (
-        f"{found.on}: {len(found.labels):,}, top-1 accuracy {rows[0]['top1']:.3f}, trained for {short(found.own)} at "
-        f"ε = {shown_epsilon(found.epsilon)}; {found.method}, proved bounds, ε in {found.units}"
+        f"{found.on}: {len(found.labels):,}, top-1 accuracy {rows[0]['top1']:.3f}, trained for "
+        f"{shorten(found.own, 0)} at ε = {shown_epsilon(found.epsilon)}; {found.method}, proved bounds, "
+        f"ε in {found.units}"
     )
     console.print_table(title, ["guarantee", "ε", *COLUMNS], body, texts=1)
     console.out.print(LEGEND, style="dim")

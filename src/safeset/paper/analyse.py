@@ -11,8 +11,7 @@ from safeset.paper.results import RESULTS, command_of, file_of, is_number, read_
 from safeset.paper.rows import check_seeds, every_row, seeds_in_words
 from safeset.paper.shares import ROWS, analysis
 from safeset.paper.table import PAPER, seeds_of
-from safeset.runs.jobs import plain
-from safeset.system.files import write_json
+from safeset.system.files import plain, write_json
 from safeset.system.fingerprint import Fingerprint
 from safeset.training.watch import Silent, Watch
 

@@ -13,10 +13,11 @@ from safeset.paper.drawing.groups import FEW, draw_groups
 from safeset.paper.networks import RUNS, runs_of
 from safeset.paper.predictions import answers_of
 from safeset.paper.rows import recipe_of
-from safeset.runs.jobs import run_data
-from safeset.runs.run import Run, load
+from safeset.runs.data import load_run_data
+from safeset.runs.load import load
+from safeset.runs.run import Run
 from safeset.system.files import write_whole
-from safeset.training.loop import Interrupted
+from safeset.training.interruption import Interrupted
 from safeset.training.train import train
 from safeset.training.watch import Watch
 
@@ -142,31 +143,31 @@ def _find_or_train(row: str, runs: Path, seed: int, watch: Watch | None, say: Ca
 
 
 def _paint_surfaces(runs: Runs, seed: int, device: str | None) -> bytes:
-    data = run_data(runs["rt2"].read_recipe())
+    data = load_run_data(runs["rt2"].read_recipe())
     return surfaces.draw_surfaces({name: load(run.path) for name, run in runs.items()}, data)
 
 
 def _paint_recovered(runs: Runs, seed: int, device: str | None, *, relaxed: str, classes: Sequence[str]) -> bytes:
     networks = {name: answers_of(run, device) for name, run in runs.items()}
-    data = run_data(runs[relaxed].read_recipe())
+    data = load_run_data(runs[relaxed].read_recipe())
     return samples.draw_recovered(networks, data, relaxed=relaxed, classes=classes, seed=seed)
 
 
 def _paint_together(runs: Runs, seed: int, device: str | None, *, network: str) -> bytes:
-    data = run_data(runs[network].read_recipe())
+    data = load_run_data(runs[network].read_recipe())
     return samples.draw_together(answers_of(runs[network], device), data, network=network, seed=seed)
 
 
 def _paint_gathered(runs: Runs, seed: int, device: str | None, *, relaxed: str, grouped: str) -> bytes:
     networks = {name: answers_of(run, device) for name, run in runs.items()}
-    data = run_data(runs[relaxed].read_recipe())
+    data = load_run_data(runs[relaxed].read_recipe())
     return samples.draw_gathered(networks, data, relaxed=relaxed, grouped=grouped, seed=seed)
 
 
 def _paint_groups(runs: Runs, seed: int, device: str | None, *, title: str) -> bytes:
     (run,) = runs.values()
     certificate = answers_of(run, device)["uniform"]
-    superclasses = run_data(run.read_recipe()).groups if certificate.classes > FEW else None
+    superclasses = load_run_data(run.read_recipe()).groups if certificate.classes > FEW else None
     return draw_groups(certificate, title=title, superclasses=superclasses)
 
 

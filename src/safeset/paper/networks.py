@@ -31,7 +31,7 @@ class Group:
 
     def serves(self, seed: int) -> bool:
         """Whether a seed has its network here, or will have it once the training has ended."""
-        return seed in self.seeds and (self.run(seed).done or not Run(self.path).done)
+        return seed in self.seeds and (self.run(seed).has_ended or not Run(self.path).has_ended)
 
 
 def groups(runs: Path, row: str, seeds: Sequence[int]) -> list[Group]:
@@ -51,7 +51,7 @@ def groups(runs: Path, row: str, seeds: Sequence[int]) -> list[Group]:
 def runs_of(runs: Path, row: str, seed: int) -> list[Run]:
     """Where a seed of a row was trained, alone or with others."""
     places = [group.run(seed) for group in _there(runs, row) if seed in group.seeds]
-    return [place for place in places if place.done]
+    return [place for place in places if place.has_ended]
 
 
 def _there(runs: Path, row: str) -> Iterator[Group]:
@@ -63,7 +63,7 @@ def _there(runs: Path, row: str) -> Iterator[Group]:
             group = Group(path, int(found[1]), int(found[2] or found[1]) - int(found[1]) + 1)
             if not 1 <= group.count <= MOST_SEEDS:
                 continue
-            if Run(path).recipe.exists() or any(group.run(seed).done for seed in group.seeds):
+            if Run(path).recipe.exists() or any(group.run(seed).has_ended for seed in group.seeds):
                 yield group
 
 

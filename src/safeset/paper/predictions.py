@@ -20,10 +20,12 @@ from safeset.errors import SafesetError, expected
 from safeset.evaluation import POINTS_AT_ONCE, SHARES, SIZES, Metrics
 from safeset.guarantees.guarantee import parse
 from safeset.inputs import as_device
+from safeset.nets.frozen import FrozenNet
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import Recipe
-from safeset.runs.jobs import run_data
-from safeset.runs.run import Run, load
+from safeset.runs.data import load_run_data
+from safeset.runs.load import load
+from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
 from safeset.system.fingerprint import Fingerprint
 from safeset.system.provenance import provenance, weights_digest
@@ -160,7 +162,7 @@ def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = No
     if stored and not wanted.differences(stored.fingerprint, besides=() if data else ("test",)):
         return stored
     net = load(run.path).to(as_device(device))
-    points = run_data(recipe) if data is None else data
+    points = load_run_data(recipe) if data is None else data
     made = answer(net, points.test)
     found = replace(made, about={"data": points.name, "split": recipe.split, **made.about})
     with suppress(OSError):  # Answers are stored to save time; without the file they are made again.
@@ -189,7 +191,7 @@ def evaluation_of(run: Run) -> Fingerprint:
 
 def answer(net: CertifiedNet, test: Split) -> Answers:
     """Certify labelled points with a net, by every method."""
-    device = next(net.parameters()).device
+    device = net.device
     constants, frozen = estimate_constants(net), net.frozen()
     _warm_up(frozen, test, device)
     certificates: dict[str, list[Certificate]] = {way: [] for way in WAYS}
@@ -228,7 +230,7 @@ def answer(net: CertifiedNet, test: Split) -> Answers:
     )
 
 
-def _warm_up(net: CertifiedNet, test: Split, device: torch.device) -> None:
+def _warm_up(net: FrozenNet, test: Split, device: torch.device) -> None:
     """Prove the bounds and certify a batch, so that the clock measures neither proofs nor first calls."""
     if len(test):
         points = net.measure(test[torch.arange(min(len(test), POINTS_AT_ONCE))].to(device).exact)

@@ -14,13 +14,13 @@ from safeset.paper.predictions import answers_of, evaluation_of, weights_of
 from safeset.paper.results import RESULTS, check_alike, check_result, file_of, is_number, record, result_of
 from safeset.paper.rows import check_seeds, every_row, recipe_of, seeds_in_words
 from safeset.paper.table import PAPER, seeds_of
-from safeset.recipes.recipe import Recipe, resolved
+from safeset.recipes.recipe import FittedRecipe, Recipe, resolve_changes
 from safeset.runs.run import Run
 from safeset.system.files import check_folder, sweep, write_json
 from safeset.system.fingerprint import Fingerprint
 from safeset.training.directory import check_same
-from safeset.training.loop import Interrupted
-from safeset.training.train import carried_out, prepared
+from safeset.training.interruption import Interrupted
+from safeset.training.train import prepare_training, train_run
 from safeset.training.watch import Watch
 
 LONGEST = 1e9  # seconds; a training that claims more is not believed
@@ -60,7 +60,7 @@ def reproduce(
         What the files hold, row by row and seed by seed.
     """
     check_seeds(seeds)
-    say, changed = tell or (lambda text: None), resolved(changes or {})
+    say, changed = tell or (lambda text: None), resolve_changes(changes or {})
     for key in ("seed", "seeds"):
         if key in changed:
             raise expected("changes of the recipe", f"`{key}`", "--seeds N trains the seeds 0 to N − 1.")
@@ -110,7 +110,7 @@ def _make(
     seconds = spent / group.count if is_number(spent, 0, LONGEST) else None
     for seed in group.seeds:
         result, path, run = result_of(out, row, seed, recipe, changes), file_of(out, row, seed), group.run(seed)
-        if result is None and run.done:
+        if result is None and run.has_ended:
             _check_own(run, replace(fitted, seed=seed, seeds=1), data)
             result = record(row, run, seconds, answers_of(run, device, data=data), changes)
             check_result(result, run.path, row, seed, recipe, changes)
@@ -120,7 +120,7 @@ def _make(
             yield result
 
 
-def _check_own(run: Run, recipe: Recipe, data: Dataset) -> None:
+def _check_own(run: Run, recipe: FittedRecipe, data: Dataset) -> None:
     """Refuse a directory of a seed that holds another recipe, or an evaluation of other weights or points."""
     remedy = f"Choose other --runs, or remove {run.path} to train it again."
     check_same(run, recipe, remedy)
@@ -129,15 +129,15 @@ def _check_own(run: Run, recipe: Recipe, data: Dataset) -> None:
         raise expected(f"an evaluation {ABOUT[what]} {run.path}", "one of others", remedy)
 
 
-def _train(group: Group, recipe: Recipe, device: str | None, watch: Watch | None) -> tuple[Recipe, Dataset]:
+def _train(group: Group, recipe: Recipe, device: str | None, watch: Watch | None) -> tuple[FittedRecipe, Dataset]:
     """Train a group of seeds, or continue; returns the fitted recipe, and the data to train and to evaluate on."""
-    fitted, data = prepared(recipe, watch=watch)
+    fitted, data = prepare_training(recipe, watch=watch)
     run = Run(group.path)
     check_same(run, fitted, f"Choose other --runs, or remove {run.path} to train it again.")
-    if not run.done:
+    if not run.has_ended:
         run.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            carried_out(fitted, data, out=run.path, resume=True, device=device, watch=watch, pictures=False)
+            train_run(fitted, data, out=run.path, resume=True, device=device, watch=watch, pictures=False)
         except Interrupted as stopped:
             raise stopped.continued_by("the same safeset reproduce") from None
     return fitted, data

@@ -11,9 +11,9 @@ from safeset.errors import ArgumentError, SafesetError, expected
 from safeset.guarantees.guarantee import Guarantee, parse
 from safeset.paper.predictions import RATES, WAYS, Answers
 from safeset.recipes.recipe import OWN_GROUPS, Recipe, absolute
-from safeset.recipes.toml import stated
-from safeset.runs.jobs import plain, written
+from safeset.recipes.toml import flag_text
 from safeset.runs.run import Run
+from safeset.system.files import plain
 from safeset.system.fingerprint import Fingerprint
 from safeset.system.untrusted import read_json
 
@@ -87,7 +87,7 @@ def _recipe_of(found: Mapping[str, Any], path: Path) -> tuple[Recipe, Guarantee,
 
 def _wanted_fingerprint(recipe: Recipe, seed: int, fitted: Recipe, guarantee: Guarantee) -> Fingerprint:
     """What a row asks for; the guarantee of the results themselves where the data decides it."""
-    table = written(recipe)
+    table = recipe.json_table()
     table["data"] = {**table.get("data", {}), "source": absolute(recipe.data.source), "ranges": None}
     if recipe.guarantee not in (None, OWN_GROUPS):
         with suppress(ArgumentError):  # sets may name classes by the data's identifiers, which results do not keep
@@ -97,7 +97,7 @@ def _wanted_fingerprint(recipe: Recipe, seed: int, fitted: Recipe, guarantee: Gu
 
 def _stored_fingerprint(recipe: Recipe, table: Mapping[str, Any], guarantee: Guarantee) -> Fingerprint:
     """What results were made with, as far as a row asks for it."""
-    asked, data = written(recipe), table.get("data")
+    asked, data = recipe.json_table(), table.get("data")
     fitted = [key for key in FITTED if key not in asked]
     own = {key: value for key, value in table.items() if key not in fitted}
     own["data"] = {**data, "ranges": None} if isinstance(data, Mapping) else data
@@ -174,7 +174,7 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
         "points": len(answers),
         "guarantee": str(answers["uniform"].guarantee),
         "seconds": None if seconds is None else round(seconds, 3),
-        "recipe": written(recipe),
+        "recipe": recipe.json_table(),
         **({"changes": dict(changes)} if changes else {}),
         "command": command_of([row], changes),
     }
@@ -195,4 +195,4 @@ def flags(changes: Mapping[str, Any]) -> str:
     >>> flags({"validation": True, "optimiser.rate": "1e-3 -> 1e-4"})
     "--set validation=true --set 'optimiser.rate=1e-3 -> 1e-4'"
     """
-    return " ".join(f"--set {shlex.quote(f'{key}={stated(value)}')}" for key, value in changes.items())
+    return " ".join(f"--set {shlex.quote(f'{key}={flag_text(value)}')}" for key, value in changes.items())

@@ -7,7 +7,7 @@ from typing import Any
 from safeset.errors import expected, nearest
 from safeset.inputs import as_count
 from safeset.paper.shares import ROWS
-from safeset.recipes.library import assembled, list_recipes
+from safeset.recipes.library import assemble_recipe, list_recipes
 from safeset.recipes.recipe import MOST_SEEDS, Recipe
 
 
@@ -34,11 +34,11 @@ def recipe_of(row: str, changes: Mapping[str, Any]) -> Recipe:
     if other and "data.network" in changes:
         raise expected(f"the network that the row {row} names", f"`data.network` {changes['data.network']!r}")
     if other:
-        return assembled(other[1], {"data.network": f"{other[2]}_{other[3]}", **changes})
+        return assemble_recipe(other[1], {"data.network": f"{other[2]}_{other[3]}", **changes})
     if row not in list_recipes():
         remedy = nearest(row, list_recipes()) or f"safeset has {', '.join(list_recipes())}."
         raise expected("rows by the names of recipes that come with safeset", repr(row), remedy)
-    return assembled(row, changes)
+    return assemble_recipe(row, changes)
 
 
 def check_seeds(seeds: int | None) -> None:

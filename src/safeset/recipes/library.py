@@ -6,7 +6,7 @@ from typing import Any
 
 from safeset.errors import ArgumentError, expected, nearest
 from safeset.recipes import toml
-from safeset.recipes.recipe import Recipe, resolved
+from safeset.recipes.recipe import Recipe, resolve_changes
 
 
 def recipe_folder() -> Path:
@@ -31,14 +31,14 @@ def find_recipe(name: str) -> Path:
     raise expected("the path of a recipe, or the name of one that comes with safeset", repr(name), remedy)
 
 
-def assembled(name: str | None, changes: Mapping[str, Any]) -> Recipe:
+def assemble_recipe(name: str | None, changes: Mapping[str, Any]) -> Recipe:
     """A recipe by its path or name, or none, with values at dotted keys changed: what the command line means.
 
-    Other data takes the place of the recipe's, options and all.
+    Other data replaces the recipe's, with all its options.
     """
     path = find_recipe(name) if name is not None else None
     table = toml.read_table(path) if path else {}
-    plain = resolved(changes)
+    plain = resolve_changes(changes)
     given = table.get("data")
     if "data.source" in plain and isinstance(given, Mapping) and plain["data.source"] != given.get("source"):
         table.pop("data")
@@ -46,6 +46,6 @@ def assembled(name: str | None, changes: Mapping[str, Any]) -> Recipe:
         remedy = "Give a recipe, or --data with a name (safeset data list), a folder, an .npz or a .csv file."
         raise expected("something to train on", "nothing", remedy)
     try:
-        return Recipe.from_table(toml.overridden(table, plain), path.parent if path else None)
+        return Recipe.from_table(toml.override(table, plain), path.parent if path else None)
     except ArgumentError as error:
         raise ArgumentError(f"In {path}: {error}" if path and not changes else str(error)) from None

@@ -1,119 +1,32 @@
 """Recipes: everything that decides what a training does, as frozen values and as TOML."""
 
-import math
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from os.path import exists  # unlike a Path's it says no of what cannot be a name
+from os.path import exists  # unlike `Path.exists` it is False for what cannot be a name
 from pathlib import Path
 from typing import Any
 
-from safeset.certificates.margins import METHODS
 from safeset.data.augmentation import Augmentation
 from safeset.data.dataset import Dataset
-from safeset.data.decoding import colour
 from safeset.data.sources import SOURCES
-from safeset.data.units import RAW
-from safeset.errors import ArgumentError, expected, nearest
+from safeset.errors import ArgumentError, expected
 from safeset.guarantees import affinity
 from safeset.guarantees.guarantee import Affinity, Guarantee, names_a_file, parse
 from safeset.inputs import check_epsilon, is_text
-from safeset.losses import LOSSES
 from safeset.models import INITIALISATIONS, list_models
 from safeset.recipes import defaults, toml
-from safeset.recipes.schedules import Schedule
+from safeset.recipes.sections import Data, Loss, Optimiser, Task, check_among, check_at_least, check_between
 
-OPTIMISERS = ("adam", "adamw", "sgd")
 OWN_GROUPS = "affinity:groups"  # the groups that the data set itself has
 OWN_DATA = "(given in Python)"
-LARGEST_SIDE, MOST_SEEDS, LONGEST_NAME = 4096, 1000, 200
-
-
-@dataclass(frozen=True)
-class Data:
-    """Where the points come from: a name, or a user's own path, and the options of that source."""
-
-    source: str
-    size: int | None = None  # folders of images: side in pixels
-    background: str | None = None  # images with transparency: the colour behind them
-    label: str | None = None  # tables: the label's column
-    ranges: Mapping[str, tuple[float, ...]] | None = None  # tables: (least, largest) of each column
-    drop: tuple[str, ...] | None = None  # tables: columns to leave out
-    one_hot: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None = None  # tables: columns of texts, or their texts
-    units: str | None = None  # own numbers: "raw" takes them as they are
-    skip_bad: bool = False
-    network: str | None = None  # acasxu
-    points: int | None = None  # acasxu, blobs2d
-    seed: int | None = None  # acasxu, blobs2d
-
-    def __post_init__(self) -> None:
-        if not is_text(self.source):
-            raise expected("`source` in UTF-8", repr(self.source), "Rename it.")
-        for name, pair in (self.ranges or {}).items():
-            if len(pair) != 2 or not 0 <= pair[1] - pair[0] < math.inf:
-                raise expected("`ranges` to be pairs (least, largest)", f"{list(pair)} for {name!r}")
-        if self.background is not None:
-            colour(self.background)
-        if self.units is not None:
-            _among("units", self.units, [RAW])
-        _between(1, LARGEST_SIDE, "size", self.size)
-        _at_least(1, "points", self.points)
-        _between(0, 2**31 - 1, "seed", self.seed)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What `load_data` is to be told besides the source."""
-        return {name: value for name, value in vars(self).items() if name != "source" and value not in (None, False)}
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The loss on logits and ⊥."""
-
-    name: str = "cross-entropy"
-    weight: Schedule = Schedule(1.0, 1.0)  # λ of TRADES  # noqa: RUF009
-    margins: str = "uniform"  # of ⊥
-    power_steps: int = 2  # of the power method, for each batch
-
-    def __post_init__(self) -> None:
-        _among("name", self.name, LOSSES)
-        _among("margins", self.margins, METHODS[:2])
-        _at_least(0, "power_steps", self.power_steps)
-
-
-@dataclass(frozen=True)
-class Optimiser:
-    """How parameters follow their gradients."""
-
-    name: str = "adam"
-    rate: Schedule = Schedule(1e-3, 1e-6, "after half")  # noqa: RUF009
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        _among("name", self.name, OPTIMISERS)
-        if not 0 <= self.weight_decay < math.inf:
-            raise expected("`weight_decay` to be a number ≥ 0", self.weight_decay)
-
-
-@dataclass(frozen=True)
-class Task:
-    """What goes in and what comes out; written by training, so that a run can be used without its data."""
-
-    input_shape: tuple[int, ...]
-    class_names: tuple[str, ...]
-    units: str  # what ε is measured in
-    range: tuple[float, ...] | None = None  # the least and the largest number of training; older runs have none
-
-    def __post_init__(self) -> None:
-        if self.range is not None and (len(self.range) != 2 or not 0 <= self.range[1] - self.range[0] < math.inf):
-            raise expected("`range` to be a pair (least, largest)", list(self.range))
-
-
 PRECISIONS = ("tf32", "float32", "bfloat16")
+MOST_SEEDS, LONGEST_NAME = 1000, 200
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what a training does. What is None is chosen when the data is seen: `fitted`.
+    """Everything that decides what a training does, as somebody wrote it: what is None is left to the data (`fit`).
 
     Attributes:
         data: where the points come from.
@@ -166,19 +79,19 @@ class Recipe:
         if self.epsilon is not None:
             object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         if self.model not in (None, "own"):
-            _among("model", self.model, list_models())
-        _among("initialisation", self.initialisation, INITIALISATIONS)
+            check_among("model", self.model, list_models())
+        check_among("initialisation", self.initialisation, INITIALISATIONS)
         if self.model == "own" and self.initialisation != "torch":
             raise expected("an own network as it is initialised", f"`initialisation` {self.initialisation!r}")
-        _among("precision", self.precision, PRECISIONS)
+        check_among("precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch", "patience"):
-            _at_least(1, name, getattr(self, name))
+            check_at_least(1, name, getattr(self, name))
         if self.hold_out is not None and not 0 <= self.hold_out < 1:
             raise expected("`hold_out` to be a share of the training data in [0, 1)", self.hold_out)
         if self.network is not None and (len(self.network) > LONGEST_NAME or not is_text(self.network)):
             raise expected(f"`network` to be a name of at most {LONGEST_NAME} characters", repr(self.network)[:80])
-        _between(0, 2**31 - 1, "seed", self.seed)
-        _between(1, MOST_SEEDS, "seeds", self.seeds)
+        check_between(0, 2**31 - 1, "seed", self.seed)
+        check_between(1, MOST_SEEDS, "seeds", self.seeds)
 
     @property
     def split(self) -> str:
@@ -213,66 +126,71 @@ class Recipe:
     def table(self) -> dict[str, Any]:
         """The recipe as plain values, affinity sets as a table of names or indices."""
         table = toml.to_table(self)
-        if self.guarantee and self.guarantee.startswith("affinity:") and self.guarantee != OWN_GROUPS:
-            stated = parse(self.guarantee)
-            assert isinstance(stated, Affinity)
+        guarantee = None if self.guarantee in (None, OWN_GROUPS) else parse(self.guarantee)
+        if isinstance(guarantee, Affinity):
             names = self.task.class_names if self.task else None
-            *sets, together = ([_named(each, names) for each in one] for one in (*stated.sets, stated.everyone_with))
-            ordered = Affinity(sets, together)  # as they are when they are read again: by name, not by index
+            *sets, common = ([_name(each, names) for each in one] for one in (*guarantee.sets, guarantee.everyone_with))
+            ordered = Affinity(sets, common)  # a reader of the names orders the sets by name, not by index
             table["guarantee"] = {"sets": [list(one) for one in ordered.sets]}
             if ordered.everyone_with:
                 table["guarantee"]["everyone_with"] = list(ordered.everyone_with)
         return table
 
+    def json_table(self) -> Any:
+        """The recipe as it stands in JSON files."""
+        return json.loads(json.dumps(self.table(), default=str))
+
     def text(self) -> str:
         """The recipe as TOML; `read` gives the same recipe."""
         return toml.write(self.table())
 
-    def changed(self, changes: Mapping[str, Any]) -> "Recipe":
+    def with_changes(self, changes: Mapping[str, Any]) -> "Recipe":
         """The same with values at dotted keys changed."""
-        return Recipe.from_table(toml.overridden(self.table(), resolved(changes)))
+        return Recipe.from_table(toml.override(self.table(), resolve_changes(changes)))
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
-    def bound(self, data: Dataset) -> Guarantee:
+    def resolve_guarantee(self, data: Dataset) -> Guarantee:
         """The guarantee about the classes of a data set."""
         if self.guarantee == OWN_GROUPS:
             if data.groups is None:
                 raise expected("a data set with groups for affinity:groups", f"{data.name}, which has none")
             return Affinity.from_groups(dict(zip(data.class_names, data.groups, strict=True))).bind(data.class_names)
-        stated = parse(self.guarantee) if self.guarantee else defaults.suited_guarantee(data.classes)
+        guarantee = parse(self.guarantee) if self.guarantee else defaults.suited_guarantee(data.classes)
         try:
-            return stated.bind(data.class_names)
+            return guarantee.bind(data.class_names)
         except ArgumentError:
             if data.identifiers is None:
                 raise
-        return stated.bind(data.identifiers)
+        return guarantee.bind(data.identifiers)
 
-    def fitted(self, data: Dataset, *, own_network: bool = False) -> "Recipe":
-        """The recipe with everything chosen that the data decides; affinity sets are written out.
-
-        Only what is held out of data that safeset knows by name stays open: nothing is.
-        """
+    def fit(self, data: Dataset, *, own_network: bool = False) -> "FittedRecipe":
+        """Choose what the recipe leaves to the data; affinity sets are written out."""
         self.augmentation.check(data.input_shape)
         own, batch = self.data.source not in SOURCES, self.batch or defaults.suited_batch(len(data.train))
-        return replace(
-            self,
-            data=replace(
+        chosen = {
+            "data": replace(
                 self.data,
                 source=absolute(self.data.source),
                 ranges=data.ranges or self.data.ranges,
                 one_hot=data.one_hot or self.data.one_hot,
             ),
-            guarantee=str(self.bound(data)),
-            epsilon=defaults.suited_epsilon(data) if self.epsilon is None else self.epsilon,
-            model="own" if own_network or self.network else self.model or defaults.suited_model(data, own=own),
-            epochs=self.epochs or defaults.suited_epochs(data, batch, own=own),
-            batch=batch,
-            hold_out=self._held_out(data, own),
-            task=Task(data.input_shape, data.class_names, data.units, data.train.range),
-        )
+            "guarantee": str(self.resolve_guarantee(data)),
+            "epsilon": defaults.suited_epsilon(data) if self.epsilon is None else self.epsilon,
+            "model": "own" if own_network or self.network else self.model or defaults.suited_model(data, own=own),
+            "epochs": self.epochs or defaults.suited_epochs(data, batch, own=own),
+            "batch": batch,
+            "hold_out": self._hold_out(data, own),
+            "task": Task(data.input_shape, data.class_names, data.units, data.train.range),
+        }
+        return FittedRecipe(**{**vars(self), **chosen})
 
-    def _held_out(self, data: Dataset, own: bool) -> float | None:
+    def as_fitted(self) -> "FittedRecipe | None":
+        """The same as a fitted recipe, where nothing is open, as in a run's own file; else None."""
+        lacking = any(getattr(self, name) is None for name in FittedRecipe.__annotations__)
+        return None if lacking else FittedRecipe(**vars(self))
+
+    def _hold_out(self, data: Dataset, own: bool) -> float | None:
         share = self.hold_out
         if share is None and (own or self.patience):
             share = defaults.suited_hold_out(data)
@@ -284,33 +202,39 @@ class Recipe:
         return share
 
 
+@dataclass(frozen=True, kw_only=True)
+class FittedRecipe(Recipe):
+    """A recipe that was fitted to data: nothing that a training, a run or an audit needs is open any more.
+
+    `Recipe.fit` makes it. Three fields may still be None, because that is what they say: ``network`` (none of the
+    user's own), ``patience`` (never stop early) and ``hold_out`` (nobody asked, and nothing is held out).
+    """
+
+    guarantee: str
+    epsilon: float
+    model: str
+    epochs: int
+    batch: int
+    task: Task
+
+    @property
+    def held_out_share(self) -> float:
+        """The share of the training data that is held out to choose the best epoch."""
+        return self.hold_out or 0.0
+
+
 def absolute(source: str) -> str:
     """A data set's name as it is; a path from the root."""
     return source if source in (*SOURCES, OWN_DATA) else str(Path(source).resolve())
 
 
-def resolved(changes: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes with the guarantee read: its files are looked for from here, not beside a recipe."""
-    stated = changes.get("guarantee")
-    return dict(changes) if stated in (None, OWN_GROUPS) else {**changes, "guarantee": str(parse(stated))}
+    guarantee = changes.get("guarantee")
+    return dict(changes) if guarantee in (None, OWN_GROUPS) else {**changes, "guarantee": str(parse(guarantee))}
 
 
-def _named(member: int | str, names: tuple[str, ...] | None) -> int | str:
+def _name(member: int | str, names: tuple[str, ...] | None) -> int | str:
     if names is not None and isinstance(member, int) and 0 <= member < len(names):
         return names[member]
-    return member  # a stranger is named where the sets are bound
-
-
-def _among(key: str, value: Any, choices: Any) -> None:
-    if value not in choices:
-        raise expected(f"`{key}` to be one of {', '.join(choices)}", repr(value), nearest(value, choices))
-
-
-def _at_least(least: int, key: str, value: int | None) -> None:
-    if value is not None and value < least:
-        raise expected(f"`{key}` to be a whole number ≥ {least}", value)
-
-
-def _between(least: int, most: int, key: str, value: int | None) -> None:
-    if value is not None and not least <= value <= most:
-        raise expected(f"`{key}` to be a whole number in {least}..{most}", value)
+    return member  # an unknown class is reported where the guarantee is resolved

@@ -15,7 +15,7 @@ from safeset.recipes.schedules import Schedule
 from safeset.system.untrusted import DEEPEST, parse_toml, read_text
 
 Value = TypeVar("Value")
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Mapping: "a table"}
+_WORDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", Mapping: "a table"}
 
 
 def from_table(kind: type[Value], table: Any, where: str = "") -> Value:
@@ -24,7 +24,7 @@ def from_table(kind: type[Value], table: Any, where: str = "") -> Value:
     Args:
         kind: the dataclass; its fields are the keys, their types are checked, and may be dataclasses themselves.
         table: what `tomllib` reads.
-        where: name of the table, for complaints.
+        where: name of the table, for messages.
 
     Raises:
         ArgumentError: for unknown keys, with the nearest known one, and for values of another type.
@@ -38,7 +38,7 @@ def from_table(kind: type[Value], table: Any, where: str = "") -> Value:
             known = {**hints, **{name: None for part in hints.values() if is_dataclass(part) for name in _names(part)}}
             raise expected(f"the keys{place} to be among {', '.join(hints)}", repr(key), nearest(key, known))
     prefix = f"{where}." if where else ""
-    values = {key: _converted(hints[key], value, prefix + key) for key, value in table.items()}
+    values = {key: _convert(hints[key], value, prefix + key) for key, value in table.items()}
     missing = next((name for name in _required(kind) if name not in values), None)
     if missing:
         raise expected(f"`{prefix}{missing}`", "none")
@@ -56,7 +56,7 @@ def _required(kind: Any) -> list[str]:
     return [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
 
 
-def _converted(hint: Any, value: Any, where: str) -> Any:
+def _convert(hint: Any, value: Any, where: str) -> Any:
     """A value as its field has it."""
     choices = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
     kinds = [choice for choice in choices if choice is not type(None)]
@@ -73,10 +73,10 @@ def _converted(hint: Any, value: Any, where: str) -> Any:
             return as_number(value)
         if plain is tuple and isinstance(value, list):
             member = get_args(kind)[0]
-            return tuple(_converted(member, each, f"{where}[{place}]") for place, each in enumerate(value))
+            return tuple(_convert(member, each, f"{where}[{place}]") for place, each in enumerate(value))
         if plain is Mapping and isinstance(value, Mapping):
             _, member = get_args(kind)
-            return {name: _converted(member, each, f"{where}.{name}") for name, each in value.items()}
+            return {name: _convert(member, each, f"{where}.{name}") for name, each in value.items()}
         if isinstance(value, plain) and not (isinstance(value, bool) and plain is not bool):
             return value
     wanted = " or ".join(_WORDS.get(get_origin(kind) or kind, "a list") for kind in kinds)
@@ -156,19 +156,19 @@ def literal(text: str) -> Any:
         return text
 
 
-def stated(value: Any) -> str:
+def flag_text(value: Any) -> str:
     """A value as it stands after = on the command line: `literal` gives it again.
 
-    >>> stated(True), stated("1e-3 -> 1e-6 after half"), stated("21")
+    >>> flag_text(True), flag_text("1e-3 -> 1e-6 after half"), flag_text("21")
     ('true', '1e-3 -> 1e-6 after half', '"21"')
     """
     return value if isinstance(value, str) and literal(value) == value else _literal(value)
 
 
-def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def different_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The keys at which two tables differ, in their order.
 
-    >>> differing({"epochs": 2, "seed": 1}, {"epochs": 3, "seed": 1, "batch": 8})
+    >>> different_keys({"epochs": 2, "seed": 1}, {"epochs": 3, "seed": 1, "batch": 8})
     ['epochs', 'batch']
     """
     return [key for key in dict.fromkeys((*before, *now)) if before.get(key) != now.get(key)]
@@ -183,10 +183,10 @@ def read_table(path: Path) -> dict[str, Any]:
     return parse_toml(read_text(path), str(path))
 
 
-def overridden(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def override(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A table with other values at dotted keys.
 
-    >>> overridden({"data": {"source": "digits"}}, {"data.size": 32, "epochs": 5})
+    >>> override({"data": {"source": "digits"}}, {"data.size": 32, "epochs": 5})
     {'data': {'source': 'digits', 'size': 32}, 'epochs': 5}
     """
     result = dict(table)
@@ -198,7 +198,7 @@ def overridden(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
             inner = result.get(head, {})
             if not isinstance(inner, Mapping):
                 raise expected(f"`{head}` to be a table, for `{key}`", repr(inner)[:80])
-            result[head] = overridden(inner, {rest: value})
+            result[head] = override(inner, {rest: value})
         else:
             result[head] = value
     return result

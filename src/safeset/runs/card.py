@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.errors import counted
-from safeset.certificates.promises import shown_epsilon
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import FittedRecipe, Recipe
 
 
 def card(
-    recipe: Recipe,
+    recipe: FittedRecipe,
     evaluation: dict[str, Any],
     records: list[dict[str, Any]],
     *,
@@ -19,21 +19,19 @@ def card(
     """The README.md of a run.
 
     Args:
-        recipe: fitted.
-        evaluation: what `evaluated` gives.
+        recipe: by which it was trained.
+        evaluation: what `evaluate_net` gives.
         records: lines of metrics.jsonl.
         epoch: after which the net had its weights; the last by default.
         trained: epochs that were trained; those of the recipe by default.
     """
     task = recipe.task
-    assert task is not None
-    assert recipe.epsilon is not None
     shape = " × ".join(map(str, task.input_shape))
     names = ", ".join(task.class_names[:20]) + (", …" if len(task.class_names) > 20 else "")
     seconds = f" in {records[-1]['seconds']:.0f} s" if records else ""
     network = recipe.network or recipe.model
     done = recipe.epochs if trained is None else trained
-    epochs = counted(done or 1, "epoch") if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
+    epochs = counted(done, "epoch") if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
     best = f", the best (epoch {epoch}) chosen by {recipe.hold_out:.0%} of the training data" if recipe.hold_out else ""
     rows = [
         f"| {row['method']} | {shown_epsilon(row['epsilon'])} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
@@ -43,7 +41,7 @@ def card(
     ]
     return "\n".join(
         [
-            f"# {recipe.data.source.rstrip('/').rpartition('/')[2]}, {_short(evaluation['guarantee'])}",
+            f"# {recipe.data.source.rstrip('/').rpartition('/')[2]}, {shorten(evaluation['guarantee'])}",
             "",
             "A classifier whose answers are certified sets, trained with safeset "
             f"{evaluation['safeset']} ({evaluation['commit']}).",
@@ -51,7 +49,7 @@ def card(
             f"- Input: {shape}; ε is in {task.units}.",
             f"- Classes ({len(task.class_names)}): {names}.",
             f"- Network: {network}, {epochs}{seconds}{best}, seed {recipe.seed}; see `recipe.toml`.",
-            f"- Guarantee: {_short(evaluation['guarantee'])}, trained for ε = {shown_epsilon(recipe.epsilon)}.",
+            f"- Guarantee: {shorten(evaluation['guarantee'])}, trained for ε = {shown_epsilon(recipe.epsilon)}.",
             "",
             f"On {counted(evaluation['points'], evaluation['split'] + ' point')}, by proved bounds, in float64:",
             "",
@@ -75,7 +73,7 @@ def card(
 def name_for(recipe: Recipe) -> str:
     """A short name for the run of a recipe, for its directory.
 
-    >>> from safeset.recipes.recipe import Data
+    >>> from safeset.recipes.sections import Data
     >>> name_for(Recipe(Data("photos/"), guarantee="rt3"))
     'photos-rt3'
     """
@@ -85,7 +83,3 @@ def name_for(recipe: Recipe) -> str:
 
 def _size(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
-
-
-def _short(guarantee: str) -> str:
-    return guarantee if len(guarantee) <= 60 else guarantee[:57] + "..."

@@ -34,11 +34,11 @@ def find_factory(name: str) -> Factory:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if not error.name or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _theirs(error, f"importing {module_name}") from None
+            raise _error_of(error, f"importing {module_name}") from None
         remedy = f"Python looks for it in {here} and among installed packages."
         raise expected(f"a module {module_name}", f"none: {error}", remedy) from None
     except (Exception, SystemExit) as error:
-        raise _theirs(error, f"importing {module_name}") from None
+        raise _error_of(error, f"importing {module_name}") from None
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise expected(f"{part!r} in {module_name}", "nothing of that name", nearest(part, dir(found)))
@@ -50,8 +50,8 @@ def find_factory(name: str) -> Factory:
     return found  # type: ignore[no-any-return]
 
 
-def made(factory: Factory, input_shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
-    """The network of a factory, called with ``input_shape`` and ``classes`` if it takes them; the seed decides weights.
+def make_network(factory: Factory, input_shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
+    """Call a factory with ``input_shape`` and ``classes``, if it takes them; the seed decides the weights.
 
     Raises:
         SafesetError: if it fails, or returns something else.
@@ -65,14 +65,14 @@ def made(factory: Factory, input_shape: tuple[int, ...], classes: int, *, seed: 
     kinds = {each.name: each.kind for each in takes}
     everything = inspect.Parameter.VAR_KEYWORD in kinds.values()
     given = {key: value for key, value in offered.items() if everything or key in kinds}
-    open_ = [
+    required = [
         each.name
         for each in takes
         if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     ]
-    strange = [each for each in open_ if each not in given]
-    if strange:
-        raise expected(f"{name} to need input_shape and classes at most", f"the parameter {strange[0]!r}")
+    unknown = [each for each in required if each not in given]
+    if unknown:
+        raise expected(f"{name} to need input_shape and classes at most", f"the parameter {unknown[0]!r}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -80,13 +80,13 @@ def made(factory: Factory, input_shape: tuple[int, ...], classes: int, *, seed: 
         except SafesetError:
             raise
         except (Exception, SystemExit) as error:
-            raise _theirs(error, f"calling {name}") from error
+            raise _error_of(error, f"calling {name}") from error
     if not isinstance(network, nn.Module):
         raise expected(f"{name} to return a torch.nn.Module", type(network).__name__)
     return network
 
 
-def _theirs(error: BaseException, doing: str) -> SafesetError:
+def _error_of(error: BaseException, doing: str) -> SafesetError:
     """An exception in a user's own code, with the place in it and the last lines of its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<frozen")]

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from safeset.certificates.certificate import Certificate
+from safeset.certificates.promises import shorten, shown, shown_epsilon
 from safeset.data.dataset import Dataset, Progress, Split
 from safeset.evaluation import Metrics
 from safeset.guarantees.guarantee import Guarantee, RelaxedTopK, Standard
 from safeset.inputs import as_device
-from safeset.runs.jobs import plain, run_data
 from safeset.nets.net import CertifiedNet
+from safeset.recipes.recipe import FittedRecipe
+from safeset.runs.data import load_run_data
+from safeset.runs.load import load_run
 from safeset.runs.own_networks import Factory
-from safeset.certificates.promises import shown, shown_epsilon
-from safeset.runs.run import Run, loaded
-from safeset.recipes.recipe import Recipe
+from safeset.runs.run import Run
+from safeset.system.files import plain
 
 MOST_CLASSES = 10  # of the largest K that is tried
 ENOUGH = 0.8  # of the answers are certified at a good ε
@@ -92,7 +94,7 @@ class Suggestion:
     def _relaxed(self) -> list[str]:
         """The guarantees of rising K, as far as an answer of K classes says something: up to half of them."""
         classes = next(iter(self.certificates.values())).classes
-        return list(_steps(classes))[: math.ceil(classes / 2)]
+        return list(_guarantees(classes))[: math.ceil(classes / 2)]
 
     @property
     def at(self) -> float:
@@ -131,18 +133,18 @@ class Suggestion:
         else:
             name = self.guarantee
             radius = float(shown(self.start))
-            told = self._metrics(name, radius)
+            there = self._metrics(name, radius)
             found.append(
-                f"To start from: {name} at ε = {shown_epsilon(radius)}. There {name} has VRA {told['vra']:.3f}, "
-                f"{told['rejection_rate']:.3f} of the points without a certificate, "
-                f"and answers of {told['smallest_set_size']:.2f} classes on average where the smallest are taken, "
-                f"{told['set_size']:.2f} where the largest are. At ε = {shown_epsilon(self.at)} no larger K, up to "
+                f"To start from: {name} at ε = {shown_epsilon(radius)}. There {name} has VRA {there['vra']:.3f}, "
+                f"{there['rejection_rate']:.3f} of the points without a certificate, "
+                f"and answers of {there['smallest_set_size']:.2f} classes on average where the smallest are taken, "
+                f"{there['set_size']:.2f} where the largest are. At ε = {shown_epsilon(self.at)} no larger K, up to "
                 f"half of the classes, puts {100 * GAIN:.0f} % more of the labels into certified cores."
             )
         found.append(
             "A larger ε promises more and certifies fewer points. A larger K certifies more points, with larger "
             "answers; VRA counts a label in the core of the largest answer and rises with K by itself, so look at the "
-            f"sizes beside it. All of this is one network, trained for {short(self.own)} at ε = "
+            f"sizes beside it. All of this is one network, trained for {shorten(self.own, 0)} at ε = "
             f"{shown_epsilon(self.epsilon)}: one that is trained for your choice does better there."
         )
         if self.chosen_on_test:
@@ -155,7 +157,7 @@ class Suggestion:
     @property
     def _below(self) -> str:
         """At which ε enough is certified, by guarantee."""
-        reaches = {short(name): self.reach(name) for name in self.names}
+        reaches = {shorten(name, 0): self.reach(name) for name in self.names}
         some = ", ".join(f"{shown(reach)} for {name}" for name, reach in reaches.items() if 0 < reach < ENDLESS)
         every = ", ".join(name for name, reach in reaches.items() if reach >= ENDLESS)
         none = ", ".join(name for name, reach in reaches.items() if reach == 0)
@@ -201,7 +203,7 @@ def suggest(
     Returns:
         A certificate of all points by each guarantee's text, and the labels, on the CPU.
     """
-    asked: dict[str, Guarantee] = {**_steps(net.classes)}
+    asked: dict[str, Guarantee] = {**_guarantees(net.classes)}
     if net.guarantee not in (*asked.values(), RelaxedTopK(1)):
         asked[str(net.guarantee)] = net.guarantee
     device = next(net.parameters()).device
@@ -211,7 +213,7 @@ def suggest(
         points = net.measure(split[places].to(device).exact)
         for name, guarantee in asked.items():
             parts[name].append(points.certificate(guarantee=guarantee, method=method).to("cpu"))
-    return {name: _joined(several) for name, several in parts.items()}, split.y.cpu()
+    return {name: _concatenate(several) for name, several in parts.items()}, split.y.cpu()
 
 
 def suggest_for_run(
@@ -225,9 +227,9 @@ def suggest_for_run(
 ) -> Suggestion:
     """What ε and K cost on points that a run was not trained on: held out, of other data, or else its test points."""
     recipe = run.read_recipe()
-    net, unfinished = loaded(run, network)
+    net, unfinished = load_run(run, network)
     net = net.to(as_device(device))
-    points = run_data(recipe, source, progress)
+    points = load_run_data(recipe, source, progress)
     split, on = _not_trained_on(recipe, points, other=source is not None)
     certificates, labels = suggest(net, split, method=method, progress=progress)
     own = "standard" if net.guarantee == RelaxedTopK(1) else str(net.guarantee)
@@ -236,29 +238,24 @@ def suggest_for_run(
     return Suggestion(certificates, labels, own, net.epsilon, on, on_test, points.units, unfinished)
 
 
-def _not_trained_on(recipe: Recipe, points: Dataset, *, other: bool) -> tuple[Split, str]:
+def _not_trained_on(recipe: FittedRecipe, points: Dataset, *, other: bool) -> tuple[Split, str]:
     """Points for choices, and what they are: the test points only where nothing else was held out."""
     if recipe.hold_out and not other and not recipe.validation:
         return points.train.held_out(recipe.hold_out)[1], "held-out"
     return points.test, recipe.split
 
 
-def _steps(classes: int) -> dict[str, Guarantee]:
+def _guarantees(classes: int) -> dict[str, Guarantee]:
     """Relaxed top-K for the K that are tried; K = 1 is standard robustness."""
     relaxed = (RelaxedTopK(k) for k in range(2, min(MOST_CLASSES, classes - 1) + 1))
     return {str(each): each for each in (Standard(), *relaxed)}
 
 
-def _joined(parts: Sequence[Certificate]) -> Certificate:
-    """The certificate of several batches together."""
+def _concatenate(parts: Sequence[Certificate]) -> Certificate:
+    """One certificate of several batches."""
     return replace(
         parts[0],
         windows=torch.cat([part.windows for part in parts]),
         ranking=torch.cat([part.ranking for part in parts]),
         eligible=torch.cat([part.eligible for part in parts]),
     )
-
-
-def short(guarantee: str) -> str:
-    """A guarantee in a sentence: affinity sets are not written out."""
-    return guarantee.partition(":")[0]

@@ -3,6 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING
 
+from safeset.certificates.promises import shorten
 from safeset.drawing.sheet import FAINT, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ PANELS = (
     ("without a certificate", "rejection_rate"),
     ("classes in the smallest answers", "smallest_set_size"),
 )
-STEPS = 40  # radii along a line
+RADII = 40  # along a line
 GAP, TALL, HEAD = 0.5, 2.2, 0.45  # inches
 COLOURS = "viridis"
 
@@ -24,15 +25,13 @@ def tradeoffs(found: "Suggestion") -> bytes:
     """The page as a PNG file."""
     from matplotlib import colormaps
 
-    from safeset.runs.suggestion import short
-
     longest = 1.1 * found.grid[-1] or 1.0
-    radii = [longest * step / STEPS for step in range(STEPS + 1)]
+    radii = [longest * place / RADII for place in range(RADII + 1)]
     names = found.names
     rows = found.rows(radii, names)
     caption = wrap_caption(
-        f"{found.on}: {len(found.labels):,}, one network trained for {short(found.own)} at ε = {found.epsilon:g} (the "
-        f"dashed line); method {found.method}, proved bounds, ε in {found.units}."
+        f"{found.on}: {len(found.labels):,}, one network trained for {shorten(found.own, 0)} at ε = {found.epsilon:g} "
+        f"(the dashed line); method {found.method}, proved bounds, ε in {found.units}."
     )
     sheet = Sheet(HEAD + TALL + 0.75 + 0.17 * len(caption))
     sheet.text(MARGIN, MARGIN, "What ε and K cost", fontweight="bold")
@@ -43,7 +42,7 @@ def tradeoffs(found: "Suggestion") -> bytes:
         for number, name in enumerate(names):
             values = [row[metric] for row in rows if row["guarantee"] == name]  # NaN where nothing is certified: a gap
             colour = colours(0.9 * number / max(1, len(names) - 1))
-            axes.plot(radii, values, color=colour, label=short(name), linewidth=1.4)
+            axes.plot(radii, values, color=colour, label=shorten(name, 0), linewidth=1.4)
         axes.axvline(found.epsilon, color=FAINT, linestyle="--", linewidth=0.8)
         axes.set_title(title, fontsize=SMALL)
         axes.set_xlabel("ε", fontsize=SMALL)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from safeset.errors import SafesetError
-from safeset.system.files import read_tensors, write_tensors
 from safeset.lipschitz.witness import Witness
+from safeset.system.files import read_tensors, write_tensors
 
 LARGEST = 2**25  # bytes of one layer's vectors: more are rather found again
 LARGEST_FILE = 2**29

@@ -1,6 +1,7 @@
 """Files that are written whole or not at all, and tensors in them, without pickles."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -67,6 +68,15 @@ def check_folder(path: Path, what: str) -> None:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         got = f"{there}, which is {'not to be written' if there.is_dir() else 'a file'}"
         raise expected(f"a directory for {what} at {path}", got, "Choose another.")
+
+
+def plain(value: Any) -> Any:
+    """The same without ∞ and NaN, which JSON has no numbers for: they are None."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def json_text(value: Any) -> str:

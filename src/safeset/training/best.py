@@ -51,7 +51,7 @@ class Best:
             now = (epoch, found["vra"], found["loss"])
             if now[1] > self.highest[place][1]:
                 self.highest[place] = now
-            if not better(now, self.kept[place], self.highest[place][1], self.points):
+            if not is_better(now, self.kept[place], self.highest[place][1], self.points):
                 continue
             self.kept[place] = now
             for name, content in self.weights.items():
@@ -60,9 +60,9 @@ class Best:
                 else:
                     content[place].copy_(weights[name][place])
 
-    def exhausted(self, epoch: int, patience: int | None) -> bool:
+    def is_exhausted(self, epoch: int, patience: int) -> bool:
         """Whether every net has gone ``patience`` epochs without a higher VRA, after so many epochs."""
-        return patience is not None and all(epoch - highest[0] >= patience for highest in self.highest)
+        return all(epoch - highest[0] >= patience for highest in self.highest)
 
     def one(self, place: int) -> Tensors:
         """The weights of one net."""
@@ -92,10 +92,10 @@ class Best:
             content.copy_(weights[name])
 
 
-def better(now: Kept, kept: Kept, highest: float, points: int) -> bool:
+def is_better(now: Kept, kept: Kept, highest: float, points: int) -> bool:
     """Whether an epoch is to be kept instead of another, by VRA within a standard error of the highest, then by loss.
 
-    >>> better((9, 0.88, 0.5), (4, 0.90, 0.7), 0.90, 50), better((9, 0.80, 0.5), (4, 0.90, 0.7), 0.90, 50)
+    >>> is_better((9, 0.88, 0.5), (4, 0.90, 0.7), 0.90, 50), is_better((9, 0.80, 0.5), (4, 0.90, 0.7), 0.90, 50)
     (True, False)
     """
     least = highest - math.sqrt(max(0.0, highest * (1 - highest)) / points)

@@ -11,8 +11,7 @@ from safeset.data.dataset import Split
 from safeset.errors import expected
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import FEW_PRODUCTS, one_thread
-from safeset.program.from_modules import products
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import FittedRecipe
 from safeset.system.workers import Workers
 from safeset.training.gpu.blocks import can_fuse
 from safeset.training.gpu.convolutions import one_by_one
@@ -27,7 +26,7 @@ class Engine:
 
     Args:
         net: layers, guarantee and ε.
-        recipe: fitted.
+        recipe: what is trained, and how.
         split: what to train on, on the device.
         state: parameters, optimiser and power vectors, changed in place; stacks of them where there are several seeds.
         seeds: one for each network: its order of points, and how they are moved.
@@ -40,7 +39,7 @@ class Engine:
     def __init__(
         self,
         net: CertifiedNet,
-        recipe: Recipe,
+        recipe: FittedRecipe,
         split: Split,
         state: State,
         seeds: Sequence[int],
@@ -50,7 +49,7 @@ class Engine:
     ) -> None:
         self.recipe, self.split, self.state, self.seeds = recipe, split, state, tuple(seeds)
         self.workers = workers or Workers()
-        self.batch = min(recipe.batch or 1, len(split))  # of all workers
+        self.batch = min(recipe.batch, len(split))  # of all workers
         if self.batch < self.workers.count:
             raise expected(f"a batch of at least a point for each of {self.workers.count} workers", self.batch)
         half, fused = recipe.precision == "bfloat16" and split.y.is_cuda, can_fuse(split.y.device)
@@ -65,7 +64,7 @@ class Engine:
         self._within = torch.arange(self.batch, device=device)[self.workers.share(self.batch)]
         self._place = torch.zeros((), dtype=torch.int64, device=device)  # of the next step in the epoch
         self._weight = torch.zeros((), device=device)
-        work = count * len(self._within) * products(net.network, net._steps)
+        work = count * len(self._within) * net.products
         self._small = device.type == "cpu" and work <= FEW_PRODUCTS
         self._captured = captured
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -77,9 +76,9 @@ class Engine:
 
     def start(self, epoch: int, step: int = 0, losses: Sequence[float] | None = None) -> None:
         """Begin an epoch, or go on in the middle of one: order, moves, rate and λ depend on its number only."""
-        epochs = self.recipe.epochs or 1
+        epochs = self.recipe.epochs
         for place, seed in enumerate(self.seeds):
-            order, moves = drawn(self.recipe, len(self.split), seed, epoch)
+            order, moves = draw_order(self.recipe, len(self.split), seed, epoch)
             self._order[place].copy_(order)
             self._moves[place].copy_(moves)
         self.state.set_rate(self.recipe.optimiser.rate(epoch, epochs))
@@ -110,7 +109,7 @@ class Engine:
             last = loss.detach().view(len(self.seeds)).clone()
             if self.workers.joined:
                 gradients = [each.grad for each in state.parameters.values() if each.grad is not None]
-                for vector in following.values():  # the first worker's, to the bit: those of the others count nothing
+                for vector in following.values():  # their sum is then the first worker's vector, bit for bit
                     vector.mul_(self.workers.first)
                 self.workers.add([last, *gradients, *following.values()])
         state.optimiser.step()
@@ -165,7 +164,7 @@ class Engine:
         self._graph = graph
 
 
-def drawn(recipe: Recipe, count: int, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+def draw_order(recipe: FittedRecipe, count: int, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
     """The order of ``count`` points in an epoch, and how each place of it is moved: (count,) and (count, 5).
 
     Drawn on the CPU from seed and epoch alone, so that every device and every resumed run sees the same.

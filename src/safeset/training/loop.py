@@ -1,37 +1,30 @@
 """The loop: from a net and points to trained parameters, safe to interrupt at any moment."""
 
 import math
-import signal
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from safeset.certificates.certify_logits import certify_logits
-from safeset.certificates.constants import HeadConstants
 from safeset.data.dataset import Split
 from safeset.errors import SafesetError, counted
-from safeset.evaluation import Metrics
 from safeset.nets.net import CertifiedNet
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import FittedRecipe
 from safeset.runs.run import Run
 from safeset.system.workers import LostWorkerError, Workers
 from safeset.training.engine import Engine, fast_arithmetic
+from safeset.training.estimates import estimate_rates, set_training_mode
+from safeset.training.interruption import Interrupted, catch_signals
 from safeset.training.state import Position, State
-from safeset.training.step import called
 from safeset.training.watch import Watch
 
-WATCHED = 1000  # points on which an epoch's metrics are estimated
 AGREE = 16  # captured steps after which workers ask each other whether to stop
-GLANCE = 0.25  # seconds between two looks at the loss, which a GPU must be waited for
+GLANCE = 0.25  # seconds between two looks at the loss, because each look waits for the GPU
 
 
 @dataclass(frozen=True)
@@ -49,28 +42,9 @@ class Outcome:
     last: dict[str, Tensor] | None = None
 
 
-class Interrupted(SafesetError):  # noqa: N818  (no mistake)
-    """A signal asked the training to stop; the nets have the best weights so far, or the last ones."""
-
-    def __init__(self, number: int, epoch: int, epochs: int, run: Run, saved: bool) -> None:
-        state = (
-            "All is saved" if saved else "This could not be saved" if run.checkpoint.exists() else "Nothing is saved"
-        )
-        self._state = f"Interrupted in epoch {epoch} of {epochs}. {state}; continue with"
-        super().__init__(f"{self._state}: safeset train --resume --out {run.path}")
-        self.signal, self.epoch = number, epoch
-        self.reported = not Workers.here().first  # one message is enough
-        self.exit_code = 128 + number
-
-    def continued_by(self, what: str) -> "Interrupted":
-        """The same, to be continued in another way."""
-        self.args = (f"{self._state} {what}.",)
-        return self
-
-
 def fit(
     nets: Sequence[CertifiedNet],
-    recipe: Recipe,
+    recipe: FittedRecipe,
     split: Split,
     watched: Split,
     *,
@@ -85,12 +59,12 @@ def fit(
 
     Args:
         nets: on the device to train on; the k-th has the seed of the recipe plus k.
-        recipe: fitted to the data.
+        recipe: what is trained, and how.
         split: what to train on.
         watched: points on which metrics are estimated after each epoch; where the recipe holds points out, those.
         on: what the watched points are: ``held-out``, ``validation`` or ``training``.
-        watch: is told how it goes.
-        run: where checkpoints go; a checkpoint that is there is continued, on a CPU to the bit.
+        watch: to whom progress is reported.
+        run: where checkpoints go; a checkpoint that is there is continued, on a CPU bit for bit.
         minutes: between two checkpoints.
 
     Returns:
@@ -100,90 +74,163 @@ def fit(
         Interrupted: after a signal, when all is saved.
         SafesetError: if a loss is not finite any more.
     """
-    net, epochs = nets[0], recipe.epochs or 1
-    device = next(net.parameters()).device
-    seeds = [recipe.seed + place for place in range(len(nets))]
-    split, watched = split.to(device), watched.to(device)
-    state = State.start(nets, recipe, seeds, held_out=len(watched) if recipe.hold_out else 0)
-    workers = Workers.here()
-    data = split.digest() if run is not None or workers.count > 1 else ""
-    workers.check_same(data, "data")
-    workers.check_same({key: value for key, value in recipe.table().items() if key != "data"}, "recipe")
-    position = state.load(run.checkpoint, data, workers) if run is not None else Position()
-    keeper = run if workers.first else None  # of checkpoints and metrics
-    if keeper is not None:
-        keeper.forget(position.epoch)
-    net.guarantee.prepare(net.classes, device)
-    _for_training(net)
-    captured = device.type == "cuda" and recipe.optimiser.name != "sgd"
-    engine = Engine(net, recipe, split, state, seeds, captured=captured, workers=workers)
-    started = time.perf_counter() - position.seconds
-    watch.begin(epochs, engine.steps, position.epoch * engine.steps + position.step)
-    with ExitStack() as held:
-        held.enter_context(_random(recipe.seed, state, workers))
-        held.enter_context(fast_arithmetic(device, recipe.precision))
-        if device.type == "cuda":
-            held.enter_context(torch.cuda.device(device))  # where new streams and Triton's kernels are
-        asked = held.enter_context(_signals(run is not None, workers))
-        saved = looked = time.perf_counter()
-        for epoch in range(position.epoch, epochs):
-            if state.best is not None and state.best.exhausted(epoch, recipe.patience):
-                said = f"No higher held-out VRA in {counted(recipe.patience or 1, 'epoch')}"
-                watch.note(f"{said}: stopped after epoch {epoch} of {epochs}.")
+    loop = _Loop(nets, recipe, split, watched, on, watch, run, minutes)
+    with loop.setting():
+        for epoch in range(loop.position.epoch, recipe.epochs):
+            if loop.is_exhausted(epoch):
                 break
-            workers.align(state.tensors())
-            engine.start(epoch, position.step, position.losses)
-            for step in range(position.step, engine.steps):
-                done, stop = step, 0
-                try:
-                    engine.step()
-                    done = step + 1
-                    if not captured or workers.count == 1 or done % AGREE == 0:
-                        stop = asked()
-                except LostWorkerError:  # a step that fails leaves everything as it was
-                    if keeper is not None:
-                        position = Position(epoch, done, tuple(engine.total.tolist()), time.perf_counter() - started)
-                        _save(state, keeper, position, data, watch)
-                    raise
+            loop.take_steps(epoch)
+            loop.record_epoch(epoch)
+        return loop.finish()
 
-                now = time.perf_counter()
-                due = keeper is not None and (stop > 0 or now - saved >= 60 * minutes)
-                glance = workers.first and (due or now - looked >= GLANCE)
-                watch.step(_finite(engine.last, epoch, step, run) if glance else None)
-                looked = now if glance else looked
-                written = True
-                if due and keeper is not None:
-                    position = Position(epoch, done, tuple(engine.total.tolist()), now - started)
-                    written = _save(state, keeper, position, data, watch)
-                    saved = now
-                if stop and run is not None:
-                    watch.end()
-                    _settle(nets, state, epoch)
-                    raise Interrupted(stop, epoch + 1, epochs, run, written)
-            _finite(engine.total, epoch, engine.steps - 1, run)
-            losses = (engine.total / engine.steps).tolist()
-            rates = [estimated(net, *state.one(place, len(nets)), watched, recipe) for place in range(len(nets))]
-            each = [{"loss": loss, **found} for loss, found in zip(losses, rates, strict=True)]
-            record: dict[str, Any] = {
-                "epoch": epoch + 1,
-                **{name: statistics.fmean(one[name] for one in each) for name in each[0]},
-                **({"seeds": dict(zip(map(str, seeds), each, strict=True))} if len(nets) > 1 else {}),
-                "on": on,
-                "rate": recipe.optimiser.rate(epoch, epochs),
-                "seconds": round(time.perf_counter() - started, 3),
-            }
-            if state.best is not None:
-                state.best.consider(epoch + 1, each, state.weights(len(nets)))
-            if keeper is not None:
-                keeper.append(record, watch)
-            watch.epoch(record)
-            position = Position(epoch + 1, 0, None, record["seconds"])
-        watch.end()
-        written = keeper is None or _save(state, keeper, position, data, watch)
-        outcomes = _settle(nets, state, position.epoch)
-        if run is not None and (stop := asked()):
-            raise Interrupted(stop, position.epoch, epochs, run, written)
-    return outcomes
+
+class _Loop:
+    """A training under way: what `fit` was given, and what has come of it so far."""
+
+    def __init__(
+        self,
+        nets: Sequence[CertifiedNet],
+        recipe: FittedRecipe,
+        split: Split,
+        watched: Split,
+        on: str,
+        watch: Watch,
+        run: Run | None,
+        minutes: float,
+    ) -> None:
+        net = nets[0]
+        self.nets, self.recipe, self.on, self.watch, self.run, self.minutes = nets, recipe, on, watch, run, minutes
+        self.device = next(net.parameters()).device
+        self.workers = Workers.here()
+        self.seeds = [recipe.seed + place for place in range(len(nets))]
+        self.watched, split = watched.to(self.device), split.to(self.device)
+        self.state = State.start(nets, recipe, self.seeds, held_out=len(watched) if recipe.held_out_share else 0)
+        self.digest = split.digest() if run is not None or self.workers.count > 1 else ""
+        self.workers.check_same(self.digest, "data")
+        self.workers.check_same({key: each for key, each in recipe.table().items() if key != "data"}, "recipe")
+        self.position = Position()  # of the next step
+        if run is not None:
+            self.position = self.state.load(run.checkpoint, self.digest, self.workers)
+        self.keeper = run if self.workers.first else None  # of checkpoints and metrics
+        if self.keeper is not None:
+            self.keeper.forget(self.position.epoch)
+        net.guarantee.prepare(net.classes, self.device)
+        set_training_mode(net)
+        self.captured = self.device.type == "cuda" and recipe.optimiser.name != "sgd"
+        self.engine = Engine(net, recipe, split, self.state, self.seeds, captured=self.captured, workers=self.workers)
+        self.started = time.perf_counter() - self.position.seconds
+        self.saved = self.looked = self.started  # when, by the same clock
+        watch.begin(recipe.epochs, self.engine.steps, self.position.epoch * self.engine.steps + self.position.step)
+
+    @contextmanager
+    def setting(self) -> Iterator[None]:
+        """Random numbers, arithmetic, device and signals as a training has them; all of it is restored after."""
+        with ExitStack() as held:
+            held.enter_context(_random_numbers(self.recipe.seed, self.state, self.workers))
+            held.enter_context(fast_arithmetic(self.device, self.recipe.precision))
+            if self.device.type == "cuda":
+                held.enter_context(torch.cuda.device(self.device))  # where new streams and Triton's kernels are
+            self.asked = held.enter_context(catch_signals(self.run is not None, self.workers))
+            self.saved = self.looked = time.perf_counter()
+            yield
+
+    def is_exhausted(self, epoch: int) -> bool:
+        """Whether the recipe's patience has come to its end before this epoch."""
+        patience, best = self.recipe.patience, self.state.best
+        if patience is None or best is None or not best.is_exhausted(epoch, patience):
+            return False
+        found = f"No higher held-out VRA in {counted(patience, 'epoch')}"
+        self.watch.note(f"{found}: stopped after epoch {epoch} of {self.recipe.epochs}.")
+        return True
+
+    def take_steps(self, epoch: int) -> None:
+        """Take the steps of an epoch, or those that are left of it; save a checkpoint when it is due."""
+        self.workers.align(self.state.tensors())
+        self.engine.start(epoch, self.position.step, self.position.losses)
+        for step in range(self.position.step, self.engine.steps):
+            stop = self._take_step(epoch, step)
+            now = time.perf_counter()
+            due = self.keeper is not None and (stop > 0 or now - self.saved >= 60 * self.minutes)
+            glance = self.workers.first and (due or now - self.looked >= GLANCE)
+            self.watch.step(_mean_loss(self.engine.last, epoch, step, self.run) if glance else None)
+            self.looked = now if glance else self.looked
+            saved = self._save_at(epoch, step + 1) if due else True
+            self.saved = now if due else self.saved
+            if stop and self.run is not None:
+                self.watch.end()
+                _settle(self.nets, self.state, epoch)
+                raise Interrupted(stop, epoch + 1, self.recipe.epochs, self.run, saved)
+        _mean_loss(self.engine.total, epoch, self.engine.steps - 1, self.run)
+
+    def _take_step(self, epoch: int, step: int) -> int:
+        """Take a step, and give the signal that asks to stop, 0 if there is none."""
+        done = step
+        try:
+            self.engine.step()
+            done = step + 1
+            # Asking costs a message between workers: captured steps are too short to ask after each.
+            often = not self.captured or self.workers.count == 1
+            return self.asked() if often or done % AGREE == 0 else 0
+        except LostWorkerError:  # a step that fails leaves everything as it was
+            self._save_at(epoch, done)
+            raise
+
+    def record_epoch(self, epoch: int) -> None:
+        """Estimate the metrics of an epoch, keep its weights if they are the best, and write and report its line."""
+        nets, state = self.nets, self.state
+        losses = (self.engine.total / self.engine.steps).tolist()
+        rates = [
+            estimate_rates(nets[0], *state.one(place, len(nets)), self.watched, self.recipe.loss)
+            for place in range(len(nets))
+        ]
+        each = [{"loss": loss, **found} for loss, found in zip(losses, rates, strict=True)]
+        record: dict[str, Any] = {
+            "epoch": epoch + 1,
+            **{name: statistics.fmean(one[name] for one in each) for name in each[0]},
+            **({"seeds": dict(zip(map(str, self.seeds), each, strict=True))} if len(nets) > 1 else {}),
+            "on": self.on,
+            "rate": self.recipe.optimiser.rate(epoch, self.recipe.epochs),
+            "seconds": round(time.perf_counter() - self.started, 3),
+        }
+        if state.best is not None:
+            state.best.consider(epoch + 1, each, state.weights(len(nets)))
+        if self.keeper is not None:
+            _append(self.keeper, record, self.watch)
+        self.watch.epoch(record)
+        self.position = Position(epoch + 1, 0, None, record["seconds"])
+
+    def finish(self) -> list[Outcome]:
+        """Save the last checkpoint, and give the nets their weights."""
+        self.watch.end()
+        saved = self._save()
+        outcomes = _settle(self.nets, self.state, self.position.epoch)
+        if self.run is not None and (stop := self.asked()):
+            raise Interrupted(stop, self.position.epoch, self.recipe.epochs, self.run, saved)
+        return outcomes
+
+    def _save_at(self, epoch: int, step: int) -> bool:
+        """Save a checkpoint before this step of an epoch."""
+        if self.keeper is None:
+            return True
+        losses = tuple(self.engine.total.tolist())
+        self.position = Position(epoch, step, losses, time.perf_counter() - self.started)
+        return self._save()
+
+    def _save(self) -> bool:
+        """Save a checkpoint; one that cannot be written is reported, and training goes on with the last good one."""
+        run, position = self.keeper, self.position
+        if run is None:
+            return True
+        for name, tensor in self.state.parameters.items():
+            if not bool(tensor.isfinite().all()):
+                raise _not_finite(f"the parameter {name}", position.epoch, position.step, run)
+        try:
+            self.state.save(run.checkpoint, position, self.digest)
+        except OSError as error:
+            kept = "the last good one is kept" if run.checkpoint.exists() else "there is none yet"
+            self.watch.note(f"No checkpoint could be written to {run.path} ({error.strerror or error}); {kept}.")
+            return False
+        return True
 
 
 @torch.no_grad()
@@ -204,48 +251,15 @@ def _settle(nets: Sequence[CertifiedNet], state: State, trained: int) -> list[Ou
     return outcomes
 
 
-@torch.no_grad()
-def estimated(
-    net: CertifiedNet, parameters: dict[str, Tensor], vectors: dict[str, Tensor], split: Split, recipe: Recipe
-) -> dict[str, float]:
-    """VRA, rejection rate and accuracy on some points, from the power method's constants: estimates, nothing proved."""
-    net.eval()
-    constants, _ = net.estimate(parameters, vectors, max(2, recipe.loss.power_steps))
-    constants = HeadConstants(constants.rows.detach().double(), float(constants.scale))
-    metrics = Metrics()
-    part = split[torch.arange(len(split), device=split.y.device)[Workers.here().share(len(split))]]
-    if len(part):
-        logits = called(net, parameters, part.inputs).double()
-        found = certify_logits(logits, constants, net.epsilon, net.guarantee, method=recipe.loss.margins)
-        metrics.update(found, part.y)
-    _for_training(net)
-    rates = metrics.compute()
-    return {name: rates[name] for name in ("vra", "rejection_rate", "accuracy", "top1")}
-
-
-def _save(state: State, run: Run, position: Position, data: str, watch: Watch) -> bool:
-    """Write a checkpoint; one that cannot be written is told, and training goes on with the last good one."""
-    for name, tensor in state.parameters.items():
-        if not bool(tensor.isfinite().all()):
-            raise _not_finite(f"the parameter {name}", position.epoch, position.step, run)
+def _append(run: Run, record: dict[str, Any], watch: Watch) -> None:
+    """Add a line to metrics.jsonl; one that cannot be written is reported, and training goes on."""
     try:
-        state.save(run.checkpoint, position, data)
+        run.append(record)
     except OSError as error:
-        kept = "the last good one is kept" if run.checkpoint.exists() else "there is none yet"
-        watch.note(f"No checkpoint could be written to {run.path} ({error.strerror or error}); {kept}.")
-        return False
-    return True
+        watch.note(f"The metrics of epoch {record['epoch']} could not be written ({error.strerror or error}).")
 
 
-def _for_training(net: CertifiedNet) -> None:
-    """Training mode, but for batch norm: it is certified with its running statistics, so it trains with them."""
-    net.train()
-    for layer in net.modules():
-        if isinstance(layer, _BatchNorm):
-            layer.eval()
-
-
-def _finite(losses: Tensor, epoch: int, step: int, run: Run | None) -> float:
+def _mean_loss(losses: Tensor, epoch: int, step: int, run: Run | None) -> float:
     """The mean of the losses, if all are finite."""
     value = losses.mean().item()
     if not math.isfinite(value):
@@ -262,36 +276,10 @@ def _not_finite(what: str, epoch: int, step: int, run: Run | None) -> SafesetErr
 
 
 @contextmanager
-def _signals(catch: bool, workers: Workers) -> Iterator[Callable[[], int]]:
-    """What asks all workers for the signal that wants them to stop, 0 if there is none; a second one stops at once."""
-    asked: list[int] = []
-    if not catch or threading.current_thread() is not threading.main_thread():
-        yield lambda: workers.largest(0)
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before: dict[int, Any] = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: workers.largest(asked[0] if asked else 0)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _random(seed: int, state: State, workers: Workers) -> Iterator[None]:
+def _random_numbers(seed: int, state: State, workers: Workers) -> Iterator[None]:
     """Random numbers of the recipe's seed, for layers such as dropout; the caller's own are left alone."""
     with torch.random.fork_rng():
         torch.manual_seed(seed + workers.rank * 1_000_003)
         if state.random is not None and workers.first:
             torch.set_rng_state(state.random)
         yield
-
-
-def some_of(split: Split) -> Split:
-    """Points for the metrics of each epoch, always the same."""
-    return split[torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:WATCHED]]

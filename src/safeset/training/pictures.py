@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from safeset.certificates.promises import shown_epsilon
+from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.data.dataset import Dataset
 from safeset.errors import SafesetError
 from safeset.nets.net import CertifiedNet
@@ -47,12 +47,12 @@ def draw_samples(run: Run, net: CertifiedNet, points: Dataset) -> None:
         _write(run, "samples.png", lambda: _samples(net, points))
 
 
-def _write(run: Run, name: str, drawn: Callable[[], bytes]) -> None:
+def _write(run: Run, name: str, draw: Callable[[], bytes]) -> None:
     if os.environ.get("SAFESET_PICTURES") == "0" or find_spec("matplotlib") is None:
         return
     with suppress(OSError, SafesetError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as of letters that no font has
-        write_whole(run.path / name, drawn())
+        write_whole(run.path / name, draw())
 
 
 def _curves(records: Sequence[dict[str, Any]], epoch: int | None) -> bytes:
@@ -79,7 +79,7 @@ def _curves(records: Sequence[dict[str, Any]], epoch: int | None) -> bytes:
         axes.set_ylabel(measured, fontsize=SMALL, color=FAINT)
         axes.set_xlim(min(numbers), max(numbers))
         axes.tick_params(labelsize=SMALL, colors=FAINT)
-        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.xaxis.set_major_locator(_integers())
         axes.yaxis.set_major_locator(_few_numbers())
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#eeeeee")
@@ -103,7 +103,7 @@ def _apart(heights: Sequence[float], least: float = 0.07) -> list[float]:
     return [round(place, 9) for place in places]
 
 
-def _whole_numbers() -> Any:
+def _integers() -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(nbins=8, integer=True)
@@ -129,9 +129,9 @@ def _samples(net: CertifiedNet, points: Dataset) -> bytes:
         names += [Name(words(name), bold=name == right, optional=True) for name in record["optional"]]
         sets = [names if record["certified"] else [Name("no certificate", strange=True)]]
         samples.append(Sample(image.clamp(0, 1), sets, f"label: {words(right)}"))
-    promise = str(certificate.guarantee) if len(str(certificate.guarantee)) < 30 else "affinity"
     caption = (
         f"{len(samples)} of {len(points.test):,} test images, drawn at random. Beneath each its smallest certified "
-        f"set, {promise} at ε = {shown_epsilon(net.epsilon)} (L2, {points.units}); bold: the label; + italic: may join."
+        f"set, {shorten(str(net.guarantee), 30)} at ε = {shown_epsilon(net.epsilon)} (L2, "
+        f"{points.units}); bold: the label; + italic: may join."
     )
     return paint([Block("", samples)], columns=COLUMNS, caption=caption)

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from safeset.errors import SafesetError
 from safeset.nets.net import CertifiedNet
-from safeset.recipes.recipe import Optimiser, Recipe
+from safeset.recipes.recipe import FittedRecipe
+from safeset.recipes.sections import Optimiser
+from safeset.runs.checkpoint import group_tensors
 from safeset.system.files import read_tensors, write_tensors
 from safeset.system.workers import Workers
 from safeset.training.best import Best
@@ -43,7 +45,9 @@ class State:
     best: Best | None = None
 
     @classmethod
-    def start(cls, nets: Sequence[CertifiedNet], recipe: Recipe, seeds: Sequence[int], *, held_out: int = 0) -> "State":
+    def start(
+        cls, nets: Sequence[CertifiedNet], recipe: FittedRecipe, seeds: Sequence[int], *, held_out: int = 0
+    ) -> "State":
         """Before the first step; with so many points that are held out to choose the best weights."""
         first = nets[0]
         vectors = [net.start_vectors(seed) for net, seed in zip(nets, seeds, strict=True)]
@@ -53,7 +57,7 @@ class State:
             parameters = {
                 name: torch.stack([each[name].detach() for each in all_of]).requires_grad_() for name in parameters
             }
-        together = vectors[0] if len(nets) == 1 else _stacked(vectors)
+        together = vectors[0] if len(nets) == 1 else _stack(vectors)
         state = cls(
             parameters,
             dict(first.named_buffers()),
@@ -118,7 +122,7 @@ class State:
         if found is None:
             return Position()
         try:
-            position = self._restored(*found, path, data)
+            position = self._take_over(*found, path, data)
             _check(position, self)
         except (LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise SafesetError(
@@ -127,7 +131,7 @@ class State:
             ) from None
         return position
 
-    def _restored(self, tensors: dict[str, Tensor], metadata: dict[str, str], path: Path, data: str) -> Position:
+    def _take_over(self, tensors: dict[str, Tensor], metadata: dict[str, str], path: Path, data: str) -> Position:
         if metadata.get("version") != VERSION or "position" not in metadata:
             raise SafesetError(f"Expected a checkpoint of this version of safeset at {path}, but got something else.")
         if metadata.get("data") != data:
@@ -135,7 +139,7 @@ class State:
                 f"Expected the data that {path} was trained on, but got other data: it has changed since. Train into "
                 "another directory."
             )
-        groups = _grouped(tensors)
+        groups = group_tensors(tensors)
         _restore(self.parameters, groups["parameters"], "parameters")
         _restore(self.buffers, groups["buffers"], "buffers")
         _restore(self.vectors, groups["vectors"], "power vectors")
@@ -148,25 +152,6 @@ class State:
         if self.best is not None:
             self.best.restore(json.loads(metadata["best"]), groups["best"])
         return Position(**json.loads(metadata["position"]))
-
-
-def weights_so_far(path: Path) -> tuple[dict[str, Tensor], int]:
-    """The weights of one net in a checkpoint, the best if there are any, and the number of the epoch it stands in.
-
-    Raises:
-        SafesetError: if the file is not a checkpoint.
-    """
-    tensors, metadata = read_tensors(path)
-    groups = _grouped(tensors)
-    try:
-        epoch = int(json.loads(metadata["position"])["epoch"]) + 1
-        chosen = "best" in metadata and json.loads(metadata["best"])["kept"][0][0] > 0
-        weights = groups["best"] if chosen else {**groups["parameters"], **groups["buffers"]}
-    except (LookupError, TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise SafesetError(
-            f"Expected a checkpoint of a training at {path}, but got something else ({type(error).__name__})."
-        ) from None
-    return weights, epoch
 
 
 def make_optimiser(recipe: Optimiser, parameters: list[Tensor]) -> torch.optim.Optimizer:
@@ -190,19 +175,10 @@ def _check(position: Position, state: State) -> None:
         for name, content in remembered.items():
             if isinstance(content, Tensor) and content.numel() != 1 and content.shape != parameter.shape:
                 raise ValueError(f"{name} of another shape")
-    torch.Generator().set_state(state.random)  # type: ignore[arg-type]  # raises what it likes
+    torch.Generator().set_state(state.random)  # type: ignore[arg-type]  # raises for what is no state
 
 
-def _grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a checkpoint by the part of the state that they belong to."""
-    groups: dict[str, dict[str, Tensor]] = {"buffers": {}, "optimiser": {}, "vectors": {}}
-    for name, tensor in tensors.items():
-        group, _, rest = name.partition("/")
-        groups.setdefault(group, {})[rest] = tensor
-    return groups
-
-
-def _stacked(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _stack(each: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([one[name] for one in each]) for name in each[0]}
 
 

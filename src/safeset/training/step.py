@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from safeset.losses import cross_entropy, trades
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import few_logits, one_thread
-from safeset.recipes.recipe import Loss
+from safeset.recipes.sections import Loss
 from safeset.system.streams import side_by_side
 from safeset.training.gpu.blocks import InBlocks
 from safeset.training.gpu.convolutions import halves
@@ -31,7 +31,7 @@ def objective(net: CertifiedNet, loss: Loss, *, half: bool = False, fused: bool 
 
     def forward(parameters: Tensors, x: Tensor) -> Tensor:
         with halves() if half else nullcontext():
-            return called(logits_of, parameters, x)
+            return call_with(logits_of, parameters, x)
 
     def value(
         parameters: Tensors, vectors: Tensors, x: Tensor, y: Tensor, weight: float | Tensor
@@ -48,8 +48,8 @@ def objective(net: CertifiedNet, loss: Loss, *, half: bool = False, fused: bool 
     return value
 
 
-def called(net: nn.Module, parameters: Tensors, x: Tensor) -> Tensor:
-    """The logits with other parameters, or simply with its own."""
+def call_with(net: nn.Module, parameters: Tensors, x: Tensor) -> Tensor:
+    """The logits of a network with other parameters; with its own it is simply called."""
     if all(parameters.get(name) is own for name, own in net.named_parameters()):
         return net(x)  # type: ignore[no-any-return]
     return torch.func.functional_call(net, dict(parameters), (x,))  # type: ignore[no-any-return]

@@ -2,33 +2,52 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from safeset.data.dataset import KINDS, TEST_SHARE, Dataset, Split
-from safeset.data.given import Given, Points, read_given
+from safeset.data.dataset import Dataset, Split
+from safeset.data.from_python import as_dataset
+from safeset.data.given import Given
 from safeset.data.quality import report
 from safeset.data.sources import SOURCES, load_data
-from safeset.data.units import given_units
 from safeset.errors import expected
-from safeset.inputs import as_device, as_tensor, check_names
+from safeset.inputs import as_device
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.library import find_recipe
-from safeset.recipes.recipe import OWN_DATA, Data, Recipe
-from safeset.runs.jobs import evaluated
-from safeset.runs.own_networks import Factory, made
-from safeset.runs.run import Run, build, load
+from safeset.recipes.recipe import OWN_DATA, FittedRecipe, Recipe
+from safeset.recipes.sections import Data
+from safeset.runs.evaluate import evaluate_net
+from safeset.runs.load import build_net, load
+from safeset.runs.own_networks import Factory, make_network
+from safeset.runs.run import Run
 from safeset.system.files import write_json
 from safeset.system.workers import Workers
-from safeset.training.directory import ended, finish, keep, summary, written
-from safeset.training.loop import Interrupted, fit, some_of
+from safeset.training.directory import explain_write_errors, save_interrupted, summary, take_directory, write_run
+from safeset.training.estimates import choose_points
+from safeset.training.interruption import Interrupted
+from safeset.training.loop import Outcome, fit
 from safeset.training.pictures import draw_curves, draw_samples
-from safeset.training.plan import at_chance, described, top1
-from safeset.training.watch import Silent, Watch, automatic
+from safeset.training.plan import at_chance, count_right, describe_training
+from safeset.training.watch import Silent, Watch, choose_watch
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a training into a directory gives.
+
+    Attributes:
+        net: the trained net, on its device; of several seeds the first.
+        recipe: by which it was trained.
+        evaluation: as it was written; None where the training had ended before, and the directory holds one.
+    """
+
+    net: CertifiedNet
+    recipe: FittedRecipe
+    evaluation: dict[str, Any] | None
 
 
 def train(
@@ -55,11 +74,11 @@ def train(
             data set of torch, or a `DataLoader`, or two of them. What brings no test points has a fifth held out.
         class_names: one for each label, for own data.
         out: directory for the run: recipe, model, proved bounds, metrics, evaluation. Without it nothing is written.
-        resume: continue the run in ``out``, to the bit on a CPU; if there is none, begin.
+        resume: continue the run in ``out``, bit for bit on a CPU; if there is none, begin.
         device: such as ``"cuda"``; by default a GPU if there is one.
         checkpoint_minutes: between two checkpoints.
-        watch: is told how it goes, instead of a progress bar.
-        progress: whether to show how it goes; by default in a terminal and in a notebook.
+        watch: to whom progress is reported, instead of a progress bar.
+        progress: whether to show progress; by default in a terminal and in a notebook.
 
     Returns:
         The trained net, on its device: with the weights of the best epoch, where points are held out to choose it
@@ -69,127 +88,27 @@ def train(
     Raises:
         SafesetError: for mistakes in the recipe or the data, a directory that is taken, a loss that is not finite.
     """
-    as_device(device)  # a mistake in it is told before the data is loaded
-    stated = as_recipe(recipe, own_data=data is not None)
-    own = None if data is None else _dataset(data, class_names)
-    watch = automatic(progress) if watch is None else watch
+    as_device(device)  # a mistake in it is reported before the data is loaded
+    written = as_recipe(recipe, own_data=data is not None)
+    own = None if data is None else as_dataset(data, class_names)
+    watch = choose_watch(progress) if watch is None else watch
     try:
-        fitted, points = prepared(stated, own, own_network=network is not None, watch=watch)
-        if network is not None and not isinstance(network, nn.Module):
-            network = made(network, points.input_shape, points.classes, seed=fitted.seed)
-        return carried_out(
+        fitted, points = prepare_training(written, own, own_network=network is not None, watch=watch)
+        module = make_own_network(network, fitted)
+        if out is None:
+            return train_net(fitted, points, network=module, device=device, watch=watch)
+        return train_run(
             fitted,
             points,
-            network=network,
-            out=out,
+            network=module,
+            out=Path(out),
             resume=resume,
             device=device,
             minutes=checkpoint_minutes,
             watch=watch,
-        )
+        ).net
     finally:
         watch.end()
-
-
-def prepared(
-    recipe: Recipe, data: Dataset | None = None, *, own_network: bool = False, watch: Watch | None = None
-) -> tuple[Recipe, Dataset]:
-    """A recipe fitted to its data, and the data: what is trained on, and what is evaluated on."""
-    if data is None:
-        source, options, progress = recipe.data.source, recipe.data.options, _heard(watch).track
-        data = Workers.here().in_turn(lambda: load_data(source, progress=progress, **options))
-        report(data, oddities=source not in SOURCES)
-    fitted = recipe.fitted(data, own_network=own_network)
-    points = data.for_choices() if fitted.validation else data
-    for split, what in ((points.train, "train on"), (points.test, "evaluate on")):
-        if not len(split):
-            remedy = "Classes of fewer than three points have none to hold out; give more, or a test split."
-            raise expected(f"points of {points.name} to {what}", "none", remedy)
-    return fitted, points
-
-
-def carried_out(
-    fitted: Recipe,
-    points: Dataset,
-    *,
-    network: nn.Module | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    device: str | torch.device | None = None,
-    minutes: float = 5.0,
-    watch: Watch | None = None,
-    pictures: bool = True,
-) -> CertifiedNet:
-    """`train`, from what `prepared` gives; with or without pictures at the end."""
-    workers, watch, place = Workers.here(), _heard(watch), as_device(device)
-    if fitted.seeds > 1 and (network is not None or out is None):
-        raise expected("a model by its name and a directory for several seeds", "an own network, or no `out`")
-    recipes = [replace(fitted, seed=fitted.seed + one, seeds=1) for one in range(fitted.seeds)]
-    nets = [build(one, network).to(place) for one in recipes]
-    split, watched, on = _watched(fitted, points)
-    about = described(fitted, points, len(points.train) - len(split), nets, place)
-    if out is None:
-        watch.introduce(about)
-        fit(nets, fitted, split, watched, on=on, watch=watch)
-        _check_outcome(nets, points, watch)
-        return nets[0].eval()
-    run = Run(Path(out))
-    runs = [run] if len(nets) == 1 else [Run(run.path / f"seed{one.seed}") for one in recipes]
-    with ExitStack() as held:
-        if workers.decide(lambda: ended(run, fitted, resume, held)):
-            if workers.first:
-                watch.note(f"The training in {run.path} has ended already.")
-                nets[0] = load(runs[0].path, network=network).to(place)
-            workers.align(list(nets[0].state_dict().values()))
-            return nets[0].eval()
-        watch.introduce(about)  # only now: the directory, and the recipe of a run to continue, are as they should be
-        with written(run):
-            if workers.first:
-                for each in {run, *runs}:
-                    each.forget_model()
-            try:
-                outcomes = fit(nets, fitted, split, watched, on=on, watch=watch, run=run, minutes=minutes)
-            except Interrupted as stopped:
-                if workers.first:
-                    keep(runs, nets, recipes, f"epoch {stopped.epoch} of {fitted.epochs}", watch)
-                raise
-            results = [evaluated(net.eval(), one, points) for net, one in zip(nets, recipes, strict=True)]
-            if workers.first:
-                records = run.records()
-                for each, net, one, result, outcome in zip(runs, nets, recipes, results, outcomes, strict=True):
-                    finish(each, net, one, result, records, outcome)
-                if len(nets) > 1:
-                    write_json(run.evaluation, summary(results))
-                run.checkpoint.unlink(missing_ok=True)
-        if workers.first:
-            _check_outcome(nets, points, watch)
-        if workers.first and pictures:
-            draw_curves(run, records, outcomes[0].epoch if fitted.hold_out and len(nets) == 1 else None)
-            for each, net in zip(runs, nets, strict=True):
-                draw_samples(each, net, points)
-    return nets[0]
-
-
-def _watched(fitted: Recipe, points: Dataset) -> tuple[Split, Split, str]:
-    """What to train on, the points on which each epoch is estimated, and what those are."""
-    if fitted.hold_out:
-        rest, held = points.train.held_out(fitted.hold_out)
-        return rest, some_of(held), "held-out"
-    if fitted.validation:
-        return points.train, some_of(points.test), "validation"
-    return points.train, some_of(points.train), "training"
-
-
-def _check_outcome(nets: Sequence[CertifiedNet], points: Dataset, watch: Watch) -> None:
-    """Say it if nothing was learnt."""
-    said = [at_chance(top1(net.eval(), points.test), points.test.y) for net in nets]
-    for each in dict.fromkeys(filter(None, said)):
-        watch.note(each)
-
-
-def _heard(watch: Watch | None) -> Watch:
-    """Who is told how it goes: of several workers the first one's."""
-    return watch if watch is not None and Workers.here().first else Silent()
 
 
 def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path, *, own_data: bool = False) -> Recipe:
@@ -203,26 +122,172 @@ def as_recipe(recipe: Recipe | Mapping[str, Any] | str | Path, *, own_data: bool
     return replace(recipe, data=Data(OWN_DATA)) if own_data else recipe
 
 
-def _dataset(data: Dataset | Given, class_names: Sequence[str] | None = None) -> Dataset:
-    """A data set from inputs and labels: a fifth of each class is held out to test, unless test points are given."""
-    if isinstance(data, Dataset):
-        if class_names is not None:
-            raise expected("class names in the Dataset", "`class_names` beside it")
-        return data
-    points, names = read_given(data)
-    parts = [_split(*pair) for pair in points]
-    classes = 1 + max(int(part.y.max()) for part in parts)
-    chosen = class_names or names or tuple(map(str, range(classes)))
-    train, test = parts if len(parts) == 2 else parts[0].held_out(TEST_SHARE)
-    return Dataset("own", train, test, check_names(chosen), given_units(parts))
+def prepare_training(
+    recipe: Recipe, data: Dataset | None = None, *, own_network: bool = False, watch: Watch | None = None
+) -> tuple[FittedRecipe, Dataset]:
+    """Load the data of a recipe, and fit the recipe to it: to what is trained on, and what is evaluated on."""
+    if data is None:
+        source, options, progress = recipe.data.source, recipe.data.options, _watch_here(watch).track
+        data = Workers.here().in_turn(lambda: load_data(source, progress=progress, **options))
+        report(data, oddities=source not in SOURCES)
+    fitted = recipe.fit(data, own_network=own_network)
+    points = data.for_choices() if fitted.validation else data
+    for split, what in ((points.train, "train on"), (points.test, "evaluate on")):
+        if not len(split):
+            remedy = "Classes of fewer than three points have none to hold out; give more, or a test split."
+            raise expected(f"points of {points.name} to {what}", "none", remedy)
+    return fitted, points
 
 
-def _split(x: Points, y: Points) -> Split:
-    """Inputs and labels, checked."""
-    x, y = as_tensor(x, "the inputs"), as_tensor(y, "the labels")
-    if y.is_floating_point() or y.ndim != 1 or not len(y) or len(x) != len(y) or int(y.min()) < 0:
-        got = f"{tuple(x.shape)} inputs and {tuple(y.shape)} labels, {y.dtype}"
-        raise expected("inputs and for each a label, a whole number ≥ 0", got)
-    if not bool(x.isfinite().all()):
-        raise expected("finite inputs", "NaN or infinite ones")
-    return Split(x if x.dtype in KINDS else x.double(), y.long())
+def make_own_network(network: nn.Module | Factory | None, recipe: FittedRecipe) -> nn.Module | None:
+    """A user's own network, made by its factory if it is not there yet; None where the recipe names a model."""
+    if network is None or isinstance(network, nn.Module):
+        return network
+    return make_network(network, recipe.task.input_shape, len(recipe.task.class_names), seed=recipe.seed)
+
+
+def train_net(
+    recipe: FittedRecipe,
+    points: Dataset,
+    *,
+    network: nn.Module | None = None,
+    device: str | torch.device | None = None,
+    watch: Watch | None = None,
+) -> CertifiedNet:
+    """`train` without a directory, from what `prepare_training` gives."""
+    _check_seeds(recipe, several=False)
+    watch, net = _watch_here(watch), build_net(recipe, network).to(as_device(device))
+    split, watched, on = _choose_splits(recipe, points)
+    watch.introduce(describe_training(recipe, points, len(points.train) - len(split), [net]))
+    fit([net], recipe, split, watched, on=on, watch=watch)
+    _report_chance([net], points, watch)
+    return net.eval()
+
+
+def train_run(
+    recipe: FittedRecipe,
+    points: Dataset,
+    *,
+    out: Path,
+    network: nn.Module | None = None,
+    resume: bool = False,
+    device: str | torch.device | None = None,
+    minutes: float = 5.0,
+    watch: Watch | None = None,
+    pictures: bool = True,
+) -> TrainedRun:
+    """`train` into a directory, from what `prepare_training` gives; with or without pictures at the end."""
+    _check_seeds(recipe, several=network is None)
+    watch = _watch_here(watch)
+    job = _Job(recipe, points, network, as_device(device), Run(out), watch)
+    with ExitStack() as held:
+        if job.workers.decide(lambda: take_directory(job.run, recipe, resume, held)):
+            return TrainedRun(job.load_ended(network), recipe, None)
+        watch.introduce(job.text)  # only now: the directory, and the recipe of a run to continue, are as they should be
+        with explain_write_errors(job.run):
+            outcomes = job.fit(minutes)
+            evaluation = job.evaluate(outcomes)
+        if job.workers.first:
+            _report_chance(job.nets, points, watch)
+        if job.workers.first and pictures:
+            job.draw_pictures(outcomes)
+    return TrainedRun(job.nets[0], recipe, evaluation)
+
+
+class _Job:
+    """The nets of one training, one for each seed, and the directories into which they go."""
+
+    def __init__(
+        self,
+        recipe: FittedRecipe,
+        points: Dataset,
+        network: nn.Module | None,
+        device: torch.device,
+        run: Run,
+        watch: Watch,
+    ) -> None:
+        self.recipe, self.points, self.run, self.watch, self.workers = recipe, points, run, watch, Workers.here()
+        self.recipes = [replace(recipe, seed=recipe.seed + one, seeds=1) for one in range(recipe.seeds)]
+        self.runs = [run] if recipe.seeds == 1 else [Run(run.path / f"seed{one.seed}") for one in self.recipes]
+        self.nets = [build_net(one, network).to(device) for one in self.recipes]
+        self.split, self.watched, self.on = _choose_splits(recipe, points)
+        self.text = describe_training(recipe, points, len(points.train) - len(self.split), self.nets)
+
+    def load_ended(self, network: nn.Module | None) -> CertifiedNet:
+        """The first net, where the training has ended before; only the first worker reads its weights."""
+        net = self.nets[0]
+        if self.workers.first:
+            self.watch.note(f"The training in {self.run.path} has ended already.")
+            net = load(self.runs[0].path, network=network).to(next(net.parameters()).device)
+        self.workers.align(list(net.state_dict().values()))
+        return net.eval()
+
+    def fit(self, minutes: float) -> list[Outcome]:
+        """Train the nets; what an interruption leaves can be used by every command."""
+        if self.workers.first:
+            for each in {self.run, *self.runs}:
+                each.forget_model()
+        try:
+            return fit(
+                self.nets,
+                self.recipe,
+                self.split,
+                self.watched,
+                on=self.on,
+                watch=self.watch,
+                run=self.run,
+                minutes=minutes,
+            )
+        except Interrupted as stopped:
+            if self.workers.first:
+                so_far = f"epoch {stopped.epoch} of {self.recipe.epochs}"
+                save_interrupted(self.runs, self.nets, self.recipes, so_far, self.watch)
+            raise
+
+    def evaluate(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        """Evaluate the nets, all workers together, and write all that the directories hold."""
+        results = [evaluate_net(net.eval(), one, self.points) for net, one in zip(self.nets, self.recipes, strict=True)]
+        evaluation = results[0] if len(results) == 1 else summary(results)
+        if self.workers.first:
+            records = self.run.records()
+            for each in zip(self.runs, self.nets, self.recipes, results, outcomes, strict=True):
+                write_run(*each, records)
+            if len(results) > 1:
+                write_json(self.run.evaluation, evaluation)
+            self.run.checkpoint.unlink(missing_ok=True)
+        return evaluation
+
+    def draw_pictures(self, outcomes: Sequence[Outcome]) -> None:
+        """Draw the curves of the training, and samples of each net."""
+        chosen = self.recipe.held_out_share and len(self.nets) == 1
+        draw_curves(self.run, self.run.records(), outcomes[0].epoch if chosen else None)
+        for run, net in zip(self.runs, self.nets, strict=True):
+            draw_samples(run, net, self.points)
+
+
+def _check_seeds(recipe: FittedRecipe, *, several: bool) -> None:
+    """Refuse several seeds where only one net can be trained."""
+    if recipe.seeds > 1 and not several:
+        raise expected("a model by its name and a directory for several seeds", "an own network, or no `out`")
+
+
+def _choose_splits(recipe: FittedRecipe, points: Dataset) -> tuple[Split, Split, str]:
+    """What to train on, the points on which each epoch is estimated, and what those are."""
+    if recipe.held_out_share:
+        rest, held = points.train.held_out(recipe.held_out_share)
+        return rest, choose_points(held), "held-out"
+    if recipe.validation:
+        return points.train, choose_points(points.test), "validation"
+    return points.train, choose_points(points.train), "training"
+
+
+def _report_chance(nets: Sequence[CertifiedNet], points: Dataset, watch: Watch) -> None:
+    """Report it if nothing was learnt."""
+    found = [at_chance(count_right(net.eval(), points.test), points.test.y) for net in nets]
+    for each in dict.fromkeys(filter(None, found)):
+        watch.note(each)
+
+
+def _watch_here(watch: Watch | None) -> Watch:
+    """To whom this worker reports: of several workers only the first reports to the user."""
+    return watch if watch is not None and Workers.here().first else Silent()

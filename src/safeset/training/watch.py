@@ -1,4 +1,4 @@
-"""What a training tells while it runs."""
+"""To whom a training reports while it runs."""
 
 import sys
 import warnings
@@ -9,7 +9,7 @@ from safeset.errors import TrainingWarning, callers_level
 
 
 class Watch(Protocol):
-    """Somebody who looks on, such as a progress bar."""
+    """To whom progress is reported, such as a progress bar."""
 
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
         """The same items, shown as they go by: files that are decoded."""
@@ -34,37 +34,27 @@ class Watch(Protocol):
 
 
 class Silent:
-    """Looks away, but passes notes on as warnings."""
+    """Shows nothing, but passes notes on as warnings."""
+
+    def _ignore(self, *_: Any, **__: Any) -> None:
+        pass
+
+    introduce = begin = step = epoch = end = _ignore
 
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
-        """The same."""
+        """The items as they are."""
         return items
 
-    def introduce(self, text: str) -> None:
-        """Nothing."""
-
-    def begin(self, epochs: int, steps: int, done: int) -> None:
-        """Nothing."""
-
-    def step(self, loss: float | None) -> None:
-        """Nothing."""
-
-    def epoch(self, record: dict[str, Any]) -> None:
-        """Nothing."""
-
     def note(self, text: str) -> None:
-        """A warning."""
+        """Warn of it."""
         warnings.warn(TrainingWarning(text), stacklevel=callers_level())
 
-    def end(self) -> None:
-        """Nothing."""
 
-
-def automatic(progress: bool | None) -> Watch:
-    """A watch that shows how it goes, or looks away.
+def choose_watch(progress: bool | None) -> Watch:
+    """A watch that shows progress, or one that shows nothing.
 
     Args:
-        progress: whether to show it; None: in a terminal and in a notebook.
+        progress: whether to show it; None shows it in a terminal and in a notebook.
     """
     if progress is False:
         return Silent()

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.layers import InvertibleDownsampling, MinMax, in_front
-from safeset.lipschitz.rules import check_untouched
+from safeset.program.rules import check_untouched
 
 Kind = TypeVar("Kind", bound=nn.Module)
 TRITON = find_spec("triton") is not None
@@ -113,7 +113,7 @@ class InBlocks(nn.Module):
 
 
 def _plain(layer: nn.Module, kind: type[Kind]) -> TypeGuard[Kind]:
-    """Whether a layer is one of these and nobody changed or watches it."""
+    """Whether a layer is exactly of this type, unchanged and without hooks."""
     try:
         check_untouched(layer)
     except UnsupportedLayerError:
@@ -172,7 +172,7 @@ class _Block(torch.autograd.Function):
             one = torch.ops.aten.convolution_backward(found, images, own, None, *ctx.block.convolution(), wanted)
             inputs.append(one[0])
             weights.append(one[1].to(weight.dtype))
-        before = _stacked(inputs).to(x.dtype) if wanted[0] else None
+        before = _stack(inputs).to(x.dtype) if wanted[0] else None
         return before, torch.stack(weights), torch.stack(biases), None, None
 
     @staticmethod
@@ -194,18 +194,18 @@ def finish(found: Tensor, bias: Tensor, out: Tensor, swapped: Tensor, size: int)
     """
     first, second = (found.float() + bias[:, None, None]).chunk(2, dim=1)
     swapped.copy_((first < second).permute(0, 2, 3, 1))
-    out.copy_(functional.pixel_unshuffle(torch.cat(_exchanged(first, second, swapped), dim=1), size))
+    out.copy_(functional.pixel_unshuffle(torch.cat(_exchange(first, second, swapped), dim=1), size))
 
 
 def unfinish(gradient: Tensor, swapped: Tensor, found: Tensor, size: int) -> Tensor:
     """From the gradient of ``out`` to that of ``found``, which is written; returns that of the bias, (c,)."""
     larger, smaller = functional.pixel_shuffle(gradient.float(), size).chunk(2, dim=1)
-    both = torch.cat(_exchanged(larger, smaller, swapped), dim=1)
+    both = torch.cat(_exchange(larger, smaller, swapped), dim=1)
     found.copy_(both)
     return both.sum(dim=(0, 2, 3))
 
 
-def _exchanged(first: Tensor, second: Tensor, swapped: Tensor) -> list[Tensor]:
+def _exchange(first: Tensor, second: Tensor, swapped: Tensor) -> list[Tensor]:
     where = swapped.permute(0, 3, 1, 2)
     return [torch.where(where, second, first), torch.where(where, first, second)]
 
@@ -236,7 +236,7 @@ def _room(count: int, found: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     return found.new_empty(count, batch, height, width, channels).permute(0, 1, 4, 2, 3), swapped
 
 
-def _stacked(images: list[Tensor]) -> Tensor:
+def _stack(images: list[Tensor]) -> Tensor:
     """Images of several networks, channels last as they are."""
     if len(images) == 1:
         return images[0][None]

@@ -15,7 +15,7 @@ def one_by_one() -> Instead:
     torch's own rule makes one grouped convolution of them, which cuDNN computes in just as many kernels, slower ones,
     between copies of everything that goes in and comes out.
     """
-    return Instead({torch.conv2d: _convolved})
+    return Instead({torch.conv2d: _convolve})
 
 
 def halves() -> Instead:
@@ -32,7 +32,7 @@ def _whole(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return torch.nn.functional.linear(x.float(), *args, **kwargs)
 
 
-def _convolved(
+def _convolve(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,

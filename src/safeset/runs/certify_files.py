@@ -1,0 +1,148 @@
+"""Certificates of users' own files by a trained run: one record for each point."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor, nn
+
+from safeset.certificates.certificate import Certificate
+from safeset.data.decoding import colour
+from safeset.data.points import Point, read_points
+from safeset.errors import expected
+from safeset.inputs import as_device
+from safeset.nets.diagnosis import HARDLY
+from safeset.proofs.portable import proof_of
+from safeset.recipes.recipe import FittedRecipe
+from safeset.runs.load import load_run
+from safeset.runs.own_networks import Factory
+from safeset.runs.run import Run
+from safeset.system.files import plain
+from safeset.system.workers import Workers
+
+POINTS_AT_ONCE = 64
+
+
+def certify_files(
+    path: Path,
+    files: Sequence[str],
+    *,
+    epsilon: float | None = None,
+    method: str | None = None,
+    guarantee: str | None = None,
+    prefer: str = "smallest",
+    background: str | None = None,
+    network: nn.Module | Factory | None = None,
+    device: str | None = None,
+    stdin: BinaryIO | None,
+    report: Callable[[str], None] | None = None,
+    proofs: list[dict[str, Any]] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """A record for each point: its name, what `Certificate.records` gives, the units of ε, and what became of an image.
+
+    ``resized_from`` has the ``width`` and the ``height`` in pixels of an image that was resized, ``composited`` says
+    whether a transparent one was put on a background. A point that cannot be read has a ``problem`` instead. A radius
+    is None where no perturbation can break it. Several workers take turns of points, and the first gets all the
+    records, in order; the others get none.
+
+    Args:
+        path: the directory of a run; of a training that has not ended the weights so far are used.
+        files: images, folders, .csv or .npz files; ``-`` for standard input.
+        epsilon: radius; by default the run's own.
+        method: ``uniform``, ``floating`` or ``joint`` (the default).
+        guarantee: as text; by default the run's own.
+        prefer: ``smallest`` or ``largest`` certified answers.
+        background: colour behind transparent images; by default that of the training.
+        network: as for `load`.
+        device: such as ``"cuda"``.
+        stdin: what ``-`` stands for.
+        report: is called at the end with an explanation, where hardly anything was certified.
+        proofs: a list to which proofs of the certified points are added (`Certificate.proof`), with their names.
+    """
+    workers = Workers.here()
+    if workers.count > 1 and "-" in files:
+        raise expected("files by name where several workers share them", "-", "Name the files, or start one worker.")
+    if background is not None:
+        colour(background)  # a mistake in it is reported before anything is proved
+    run = Run(path)
+    recipe = run.read_recipe()
+    trained, unfinished = load_run(run, network)
+    if proofs is not None and not run.model.is_file():
+        raise expected(f"weights at {run.model}, which a proof is about", "none yet", "Let the training end first.")
+    place = as_device(device)
+    net = trained.to(place).frozen()
+    options: dict[str, Any] = {"epsilon": epsilon, "method": method, "guarantee": guarantee}
+    about = {"unfinished": unfinished} if unfinished else {}
+    examined: list[Tensor] = []  # some points, for an explanation
+
+    def certify(some: Sequence[Point]) -> list[dict[str, Any]]:
+        """The records of some points, in their order."""
+        points, inputs = [each for each in some if each.x is not None], [each.x for each in some if each.x is not None]
+        examined.extend(inputs[: POINTS_AT_ONCE - len(examined)])
+        answers: Iterator[dict[str, Any]] = iter(())
+        if inputs:
+            found = net.certify(torch.stack(inputs).to(place), prefer=prefer, **options)
+            answers = iter(found.records())
+            if proofs is not None and bool(found.certified.any()):
+                proofs.append(_named_proof(found, trained.network, points))
+        return [
+            {"name": each.name, "problem": each.problem}
+            if each.x is None
+            else _record(each, next(answers), recipe.task.units) | about
+            for each in some
+        ]
+
+    points = _read_points(recipe, files, background, stdin, workers)
+    read = proved = 0
+    while any(turn := workers.everyones(certify(list(islice(points, POINTS_AT_ONCE))))):
+        for record in (record for records in turn for record in records) if workers.first else ():
+            read += "problem" not in record
+            proved += record.get("certified", False)
+            yield record
+    if report and examined and proved < HARDLY * read:
+        report(str(net.diagnose(torch.stack(examined).to(place), **options)))
+
+
+def _read_points(
+    recipe: FittedRecipe, files: Sequence[str], background: str | None, stdin: BinaryIO | None, workers: Workers
+) -> Iterator[Point]:
+    """The points of files that are this worker's turn, as the network of a recipe takes them."""
+    data, task = recipe.data, recipe.task
+    return read_points(
+        files,
+        input_shape=task.input_shape,
+        units=task.units,
+        seen=task.range,
+        ranges=data.ranges,
+        one_hot=data.one_hot if isinstance(data.one_hot, Mapping) else None,
+        background=background or data.background,
+        stdin=stdin,
+        chosen=lambda place: place // POINTS_AT_ONCE % workers.count == workers.rank,
+    )
+
+
+def _record(point: Point, answer: dict[str, Any], units: str) -> dict[str, Any]:
+    """What is written of one point, as plain values."""
+    resized = None
+    if point.resized_from is not None:  # by name, so that nobody takes the width for the height
+        height, width = point.resized_from
+        resized = {"width": width, "height": height}
+    return {
+        "name": point.name,
+        **plain(answer),
+        "units": units,
+        "resized_from": resized,
+        "composited": point.composited,
+    }
+
+
+def _named_proof(found: Certificate, network: nn.Module, points: Sequence[Point]) -> dict[str, Any]:
+    """The proof of those points that are certified, with their names, and whether the checker can decode the image."""
+    proof = proof_of(found[found.certified], network)
+    certified = (point for point, holds in zip(points, found.certified.tolist(), strict=True) if holds)
+    for one, point in zip(proof["certificates"], certified, strict=True):
+        changed = point.composited or point.resized_from is not None
+        one |= {"name": point.name, "as in its file": point.name.lower().endswith(".png") and not changed}
+    return proof

@@ -1,0 +1,123 @@
+"""The evaluation of a run on labelled points, as its JSON file holds it."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from safeset.certificates.margins import METHODS
+from safeset.data.dataset import Dataset, Progress
+from safeset.errors import expected, nearest
+from safeset.evaluation import evaluate, remarks
+from safeset.inputs import as_device
+from safeset.nets.diagnosis import HARDLY
+from safeset.nets.net import CertifiedNet
+from safeset.recipes.recipe import FittedRecipe, Recipe
+from safeset.runs.data import load_run_data
+from safeset.runs.load import load_run
+from safeset.runs.own_networks import Factory
+from safeset.runs.run import Run
+from safeset.system.files import plain
+from safeset.system.provenance import provenance, weights_digest
+from safeset.system.workers import Workers
+
+EXPLAINED = 256  # points by which it is explained why hardly anything is certified
+
+
+def evaluate_run(
+    run: Run,
+    *,
+    epsilons: Sequence[float] | None = None,
+    methods: Sequence[str] = METHODS,
+    guarantee: str | None = None,
+    source: str | None = None,
+    per_class: bool = False,
+    network: nn.Module | Factory | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+    report: Callable[[str], None] | None = None,
+) -> tuple[dict[str, Any], str]:
+    """Evaluate a run: what its evaluation.json holds, and the units of ε.
+
+    Args:
+        run: a run; of a training that has not ended the weights so far are evaluated, and ``unfinished`` says so.
+        epsilons: radii; by default the run's own.
+        methods: of ``uniform``, ``floating``, ``joint``.
+        guarantee: as text; by default the run's own.
+        source: other data, in the same form as the run's own.
+        per_class: also by class.
+        network: as for `load`.
+        device: such as ``"cuda"``.
+        progress: wraps the batches.
+        report: is called with an explanation where hardly anything is certified.
+    """
+    for method in methods:
+        if method not in METHODS:
+            raise expected(f"methods among {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
+    recipe = run.read_recipe()
+    net, unfinished = load_run(run, network)
+    net = net.to(as_device(device))
+    points = Workers.here().in_turn(lambda: load_run_data(recipe, source, progress))
+    other = replace(recipe, guarantee=guarantee).resolve_guarantee(points) if guarantee else None
+    result = evaluate_net(
+        net,
+        recipe,
+        points,
+        epsilons=epsilons,
+        methods=methods,
+        guarantee=other,
+        per_class=per_class,
+        progress=progress,
+    )
+    if report and Workers.here().first and min(row["rejection_rate"] for row in result["rows"]) > 1 - HARDLY:
+        some = points.test[torch.arange(0, len(points.test), max(1, len(points.test) // EXPLAINED))]
+        radius = min(row["epsilon"] for row in result["rows"])
+        report(str(net.diagnose(some.exact, epsilon=radius, guarantee=other, method=max(methods, key=METHODS.index))))
+    return result | ({"unfinished": unfinished} if unfinished else {}), points.units
+
+
+def is_own(
+    recipe: Recipe,
+    *,
+    epsilons: Sequence[float] | None = None,
+    methods: Sequence[str] = METHODS,
+    guarantee: str | None = None,
+    source: str | None = None,
+) -> bool:
+    """Whether an evaluation with these arguments of `evaluate_run` holds all that a run's own has, and may replace it.
+
+    >>> from safeset.recipes.sections import Data
+    >>> recipe = Recipe(Data("digits"), guarantee="rt3", epsilon=0.3)
+    >>> is_own(recipe), is_own(recipe, epsilons=[0.1, 0.3]), is_own(recipe, epsilons=[0.1]), is_own(recipe, source="x")
+    (True, True, False, False)
+    """
+    same_points = source is None and guarantee in (None, recipe.guarantee)
+    return same_points and (epsilons is None or recipe.epsilon in epsilons) and set(METHODS) <= set(methods)
+
+
+def evaluate_net(net: CertifiedNet, recipe: FittedRecipe, points: Dataset, **options: Any) -> dict[str, Any]:
+    """Evaluate a net on test points, as plain values for a JSON file: rows, and with what they were made."""
+    started = time.perf_counter()
+    rows = evaluate(net, points.test, **options)
+    guarantee = options.get("guarantee") or net.guarantee
+    return {
+        "data": points.name,
+        "split": recipe.split,
+        "points": len(points.test),
+        "units": points.units,
+        "guarantee": str(guarantee),
+        "rows": plain(rows),
+        "prefer": "largest",  # of `vra`, `core_size` and `set_size`
+        "remarks": remarks(rows, guarantee, net.classes),
+        "bound_method": sorted({layer.method for layer in net.bounds().layers}),
+        "dtype": "float64",
+        "seconds": round(time.perf_counter() - started, 3),
+        **provenance(next(net.parameters()).device),
+        "test": points.test.digest(),
+        "weights": weights_digest(net.network.state_dict()),
+        "recipe": recipe.json_table(),
+        "seed": recipe.seed,
+    }
