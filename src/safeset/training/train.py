@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from safeset.data.dataset import Dataset, Split
-from safeset.data.from_python import as_dataset
-from safeset.data.given import Given
+from safeset.data.from_python import Given, as_dataset
 from safeset.data.quality import report
 from safeset.data.sources import SOURCES, load_data
 from safeset.errors import expected

@@ -8,8 +8,7 @@ from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, T
 from torch.utils.data import Dataset as TorchDataset
 
 from safeset import ArgumentError, train
-from safeset.data.from_python import as_dataset
-from safeset.data.given import read_given
+from safeset.data.from_python import as_dataset, read_given
 
 X = torch.rand(60, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(60) % 3
