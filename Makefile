@@ -1,4 +1,4 @@
-# make demo | test | test-slow | lint | bench | bench-step
+# make demo | test | test-slow | docs | lint | bench | bench-step
 # PyPI's torch for Linux carries CUDA (gigabytes). For the CPU build of PyTorch's own index:
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 PYTHON ?= python3
@@ -11,7 +11,7 @@ INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 GLORO := .venv-gloro
 GLORO_PYTHON ?= $(PYTHON)
 
-.PHONY: demo test test-slow lint bench bench-step clean
+.PHONY: demo test test-slow docs lint bench bench-step clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/digits.py
@@ -26,6 +26,10 @@ test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses auto -m slow --durations 10
 	$(BIN)/python benchmarks/tightness.py
 	$(BIN)/python benchmarks/pages.py
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo 'Open site/index.html in a browser: it needs no server and no network.'
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --fix
@@ -47,7 +51,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) $(INDEX) --editable '.[report,dev]'
+	$(PIP) $(INDEX) --editable '.[report,docs,dev]'
 	@touch $@
 
 # gloro, the other implementation of the paper, for comparison only; it needs an old TensorFlow, so an environment of its own.
@@ -57,4 +61,4 @@ $(GLORO)/.ready:
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(GLORO) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) $(GLORO) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs site

@@ -18,10 +18,10 @@ from safeset import CertifiedNet, create_model
 from safeset.lipschitz.block_cholesky import largest_eigenvalue
 from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import cost, exact_bound, torus_bound
-from safeset.lipschitz.rules import rule_of
-from safeset.lipschitz.sliding import axes
 from safeset.numerics.strict import strict_arithmetic
-from safeset.program.from_modules import leaves
+from safeset.program.from_modules import program_of
+from safeset.program.rules import rule_of
+from safeset.program.sliding import Conv2d
 
 NETWORKS = {
     "CIFAR-100": ("cnn-2c2f", (3, 32, 32), 100),
@@ -42,8 +42,9 @@ def synchronised(device: str) -> float:
 
 def converged(layer: torch.nn.Module, shape: tuple[int, ...]) -> float:
     """The layer's norm without proof, to about 12 digits."""
-    if isinstance(layer, torch.nn.Conv2d):
-        return float(largest_eigenvalue(Convolution(layer.weight.detach(), *axes(layer, shape))) ** 0.5)
+    operation = program_of(layer, shape).nodes[0].operation
+    if isinstance(operation, Conv2d):
+        return float(largest_eigenvalue(Convolution(operation.weight, *operation.axes(shape))) ** 0.5)
     return float(torch.linalg.matrix_norm(layer.state_dict()["weight"], 2))
 
 
@@ -55,8 +56,9 @@ def network_rows(name: str, device: str) -> list[dict[str, Any]]:
     net = CertifiedNet(network, input_shape=shape, guarantee="standard", epsilon=0.1).to(device)
     frozen = net.frozen()
     vectors, rows = {name: v.double() for name, v in net.start_vectors().items()}, []
-    for step in leaves(frozen._steps):
-        layer = frozen.network.get_submodule(step.name)
+    plain = frozen.network
+    for step in frozen.program.layers:
+        layer = plain.get_submodule(step.name)
         if step.name not in vectors:
             continue
         rule = rule_of(layer)

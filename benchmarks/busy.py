@@ -31,7 +31,7 @@ TURNS, SECONDS = 5, 1.5
 USERS = (
     "safeset.certificates.certify_logits",
     "safeset.nets.net",
-    "safeset.nets.proof",
+    "safeset.proofs.prove",
     "safeset.nets.points",
     "safeset.training.engine",
     "safeset.training.step",

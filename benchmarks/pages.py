@@ -234,7 +234,7 @@ def audits(*results: dict[str, Any]) -> str:
         )
     factors = ", ".join(f"{row['factor']:g}" for row in results[0]["control"])
     header = ["run", "answers attacked", "windows attacked", "gradients", "violations", f"control: broken at {factors}"]
-    header += ["nearest violation / radius, median", "VRA to accuracy under attack", "bounds proved anew"]
+    header += ["nearest violation / radius, median", "VRA to accuracy under attack", "bounds proved again"]
     return markdown(header, rows)
 
 
@@ -288,7 +288,7 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "first-hour", "benchmarks/first_hour.json", first_hour),
     ("docs/performance.md", "busy", "benchmarks/busy.json", busy),
     ("docs/performance.md", "networks", "benchmarks/networks-cuda.json", networks),
-    ("README.md", "digits", "analyses/digits.json", digits),
+    ("docs/index.md", "digits", "analyses/digits.json", digits),
     ("README.md", "summary", "benchmarks/head.json", summary),
     ("docs/mathematics.md", "tightness", "analyses/tightness.json", tightness),
     ("docs/performance.md", "heads", "benchmarks/head.json", heads),

@@ -6,7 +6,7 @@ from typing import Any
 
 from common import markdown
 from safeset.certificates.margins import METHODS
-from safeset.paper.table import PAPER, compared, spread, stated, told
+from safeset.paper.table import PAPER, plus_minus, share_lines, spread, table_lines
 
 OTHER_POINTS = "acasxu/targeted"  # than the paper's, which are not public: its numbers do not compare
 
@@ -58,6 +58,20 @@ def mean(several: list[dict[str, Any]], way: str, name: str, digits: int = 2) ->
     return f"{statistics.fmean(each[way][name] for each in several):.{digits}f}" if several else "–"
 
 
+HIGHLIGHTS = ("eurosat/rt3", "cifar100/standard", "cifar100/rt5", "cifar100/superclass", "tiny-imagenet/rt5")
+
+
+def highlights(*records: dict[str, Any]) -> str:
+    """A few rows in the fewest columns: VRA, and how many classes the answers have that are shown."""
+    rows = []
+    for row, several in rows_of(tuple(each for each in records if "set_size" not in each["uniform"])):
+        if row in HIGHLIGHTS:
+            ours = [spread([each[way]["vra"] for each in several]) for way in ("uniform", "joint")]
+            size = mean(sizes_of(row, records), "joint", "smallest_set_size")
+            rows.append([f"`{row}`", plus_minus(*PAPER[row][0]), *ours, size])
+    return markdown(["row", "VRA: the paper", "uniform", "joint", "classes in an answer: joint, smallest"], rows)
+
+
 def overview(*records: dict[str, Any]) -> str:
     """VRA, rejection rate, top-1 accuracy and sizes of answers of each row, beside the paper's VRA."""
     rows = []
@@ -72,7 +86,7 @@ def overview(*records: dict[str, Any]) -> str:
         sizes = [mean(sized, "uniform", "set_size"), mean(sized, "joint", "set_size")]
         sizes.append(mean(sized, "joint", "smallest_set_size"))
         mark = " ¹" if row == OTHER_POINTS else ""
-        cells = [stated(*vra), *ours, f"{rejected:.3f}", *kept, mean(sized, "joint", "top1", 3), *sizes]
+        cells = [plus_minus(*vra), *ours, f"{rejected:.3f}", *kept, mean(sized, "joint", "top1", 3), *sizes]
         rows.append([f"`{row}`{mark}", str(len(several)), *cells])
     header = [
         "row",
@@ -148,12 +162,12 @@ def gains(*records: dict[str, Any]) -> str:
 def table(*records: dict[str, Any]) -> str:
     """Every number of the paper's table, and ours by every method."""
     header = ["row", "", "seeds", "the paper", *METHODS, "uniform, by the power method"]
-    return markdown(header, compared(by_row(tuple(each for each in records if each["row"] in PAPER))))
+    return markdown(header, table_lines(by_row(tuple(each for each in records if each["row"] in PAPER))))
 
 
 def analyses(*results: dict[str, Any]) -> str:
     """The shares of the text."""
-    return markdown(["data", "share", "seeds", "the paper", *METHODS], told(by_data(results)))
+    return markdown(["data", "share", "seeds", "the paper", *METHODS], share_lines(by_data(results)))
 
 
 def membership(*results: dict[str, Any]) -> str:
@@ -181,7 +195,7 @@ def membership(*results: dict[str, Any]) -> str:
 
 def acasxu(*records: dict[str, Any]) -> str:
     """Targeted safe regions: both definitions of VRA, for each network; the paper has the same numbers for both."""
-    (vra, rejected, accuracy) = (stated(*each) for each in PAPER["acasxu/targeted"])
+    (vra, rejected, accuracy) = (plus_minus(*each) for each in PAPER["acasxu/targeted"])
     rows = [["the paper's, not named", "10", "uniform", vra, vra, rejected, accuracy]]
     for row, several in rows_of(records):
         if not row.startswith("acasxu/"):
@@ -254,7 +268,8 @@ def choices(*results: dict[str, Any]) -> str:
 EVERY, TEXT = "paper/*/*.json", "analyses/paper/*.json"
 SIZED = f"{EVERY} sizes/*/*.json"
 TABLES = [
-    ("README.md", "paper", SIZED, overview),
+    ("README.md", "paper", SIZED, highlights),
+    ("docs/paper.md", "overview", SIZED, overview),
     ("docs/paper.md", "table", EVERY, table),
     ("docs/paper.md", "sizes", SIZED, sizes),
     ("docs/paper.md", "goals", EVERY, goals),

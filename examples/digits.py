@@ -2,7 +2,7 @@
 
     python examples/digits.py [--out runs/demo]
 
-What it prints, and the picture that it draws, are those of the README.
+What it prints is in docs/index.md, the picture that it draws also in the README.
 """
 
 import argparse

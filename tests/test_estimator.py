@@ -145,7 +145,7 @@ def test_it_goes_with_the_tools_of_scikit_learn(iris):
 def test_a_pickled_one_proves_again_and_says_the_same(fitted, iris):
     before = fitted.certify(iris[0])  # a proof is at hand now
     again = pickle.loads(pickle.dumps(fitted))
-    assert again.net_._sealed is None
+    assert not again.net_._sealed.proofs
     assert torch.equal(again.certify(iris[0]).windows, before.windows)
 
 
@@ -160,8 +160,8 @@ def test_the_random_state_decides(iris):
     [
         ({"guarantee": "rt3"}, "`k` to be an integer in 1..2"),
         ({"epsilon": -1}, "`epsilon` to be a finite number ≥ 0"),
-        ({"hidden": (15,)}, "even whole numbers"),
-        ({"hidden": (0,)}, "even whole numbers"),
+        ({"hidden": (15,)}, "even integers"),
+        ({"hidden": (0,)}, "even integers"),
         ({"epochs": 0}, "`epochs` to be an integer ≥ 1"),
         ({"batch": 2.5}, "`batch` to be an integer ≥ 1"),
         ({"learning_rate": 0.0}, "numbers above 0"),

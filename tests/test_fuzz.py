@@ -22,9 +22,9 @@ from helpers.own_files import CSV, NNET
 from safeset import Affinity, Recipe, SafesetError, create_model
 from safeset.certificates.certificate import Certificate
 from safeset.data.acasxu import read_nnet
-from safeset.data.npz import npz
+from safeset.data.npz import read_npz
 from safeset.data.points import read_points
-from safeset.data.tables import table
+from safeset.data.tables import read_table
 from safeset.guarantees.affinity import from_description, read, read_edges
 from safeset.guarantees.guarantee import parse
 from safeset.recipes.library import assemble_recipe, find_recipe, list_recipes
@@ -194,14 +194,14 @@ def run(write, content):
 
 def archive(write, content):
     path = write("x.npz", content)
-    data = told(npz, path)
+    data = told(read_npz, path)
     assert data is None or data.train.x.isfinite().all()
     points(path)
 
 
 def rows(write, content):
     path = write("x.csv", content)
-    data = told(table, path)
+    data = told(read_table, path)
     assert data is None or data.train.x.isfinite().all()
     points(path, {"height": (0.0, 9.0), "width": (0.0, 99.0)})
 
@@ -237,7 +237,13 @@ def test_good_files_are_read(name, write):
     """Else nothing would be tried."""
     parser, good = PARSERS[name]
     parser(write, good)
-    readers = {"nnet": read_nnet, "recipe": Recipe.read, "tensors": read_tensors, "archive": npz, "rows": table}
+    readers = {
+        "nnet": read_nnet,
+        "recipe": Recipe.read,
+        "tensors": read_tensors,
+        "archive": read_npz,
+        "rows": read_table,
+    }
     suffix = {"nnet": "nnet", "recipe": "toml", "tensors": "safetensors", "archive": "npz", "rows": "csv"}
     if name in readers:
         assert readers[name](write(f"good.{suffix[name]}", good)) is not None

@@ -10,14 +10,16 @@ SOURCE = Path(safeset.__file__).parent
 ORDER = """
 errors
 numerics
-inputs system layers
+inputs
+system layers
 terminal
 guarantees
 certificates
-program
 lipschitz
+program
+proofs
 nets
-proofs models losses
+models losses
 data
 drawing
 recipes

@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[1]
 MUTANTS = {
     "constants × (1 − 1e-6)": [
         "certificates/test_soundness",
-        ("nets/proof.py", "product = product * bound", "product = product * bound * (1 - 1e-6)"),
+        (
+            "program/operation.py",
+            "return bound * before[0]\n\n    @abstract",
+            "return bound * before[0] * (1 - 1e-6)\n\n    @abstract",
+        ),
     ],
     "a tie treated by value": [
         "certificates/test_radii certificates/test_certificates",
@@ -47,7 +51,7 @@ MUTANTS = {
     ],
     "stride ignored": [
         "lipschitz/test_layers",
-        ("lipschitz/sliding.py", "Axis(n, k, s, d, before, after)", "Axis(n, k, 1, d, before, after)"),
+        ("program/sliding.py", "Axis(n, k, s, d, before, after)", "Axis(n, k, 1, d, before, after)"),
     ],
     "stride ignored by the torus": [
         "lipschitz/test_bounds lipschitz/test_torus",
@@ -55,30 +59,34 @@ MUTANTS = {
     ],
     "overlapping pooling counted as 1": [
         "lipschitz/test_layers",
-        ("lipschitz/sliding.py", "return Up(overlap).root()", "return Up(1.0)"),
+        ("program/sliding.py", "return Up(overlap).root()", "return Up(1.0)"),
     ],
     "normalisation ignored": [
         "lipschitz/test_layers",
-        (
-            "lipschitz/linear.py",
-            'return Up(float(layer.scale.double().abs().amax())), "closed form"',
-            'return Up(1.0), ""',
-        ),
+        ("program/linear.py", "return Up(float(self.scale.abs().amax()))", "return Up(1.0)"),
     ],
     "residual counted as 1": [
         "lipschitz/test_layers",
-        ("nets/proof.py", "bound, rounding = 1 + inner,", "bound, rounding = Up(1.0),"),
+        (
+            "program/total.py",
+            "return before[0] + before[1]\n\n    def rounding",
+            "return before[0]\n\n    def rounding",
+        ),
     ],
     "residual counted as its body": [
         "lipschitz/test_layers",
-        ("nets/proof.py", "bound, rounding = 1 + inner,", "bound, rounding = inner,"),
+        (
+            "program/total.py",
+            "return before[0] + before[1]\n\n    def rounding",
+            "return before[1]\n\n    def rounding",
+        ),
     ],
     "the estimate used in certify": [
         "lipschitz/test_layers",
         (
-            "lipschitz/linear.py",
+            "program/linear.py",
             "bound = claimed(found[0])",
-            "w = layer.weight; bound = Up(float(power_method(w.mv, w.mT.mv, torch.ones_like(w[0]), 10)[0]))",
+            "w = self.weight; bound = Up(float(power_method(w.mv, w.mT.mv, torch.ones_like(w[0]), 10)[0]))",
         ),
     ],
     "head constants by the Gram trick": [
@@ -87,7 +95,7 @@ MUTANTS = {
     ],
     "float32 accumulation without slack": [
         "certificates/test_soundness",
-        ("nets/sealed.py", "return self.operation(x)", "return self.operation(x).float()"),
+        ("nets/sealed.py", "return self.program.run(x)", "return self.program.run(x).float()"),
     ],
     "bounds in float32 without slack": [
         "lipschitz/test_bounds",
@@ -103,34 +111,38 @@ MUTANTS = {
     ],
     "a copy that is not compared afterwards": [
         "nets/test_trust",
-        ("nets/net.py", "if not sealed.source.equals(Content.of(self.network, self.input_shape)):", "if False:"),
+        ("nets/net.py", "if not sealed.source.equals(Content.of(self.network)):", "if False:"),
     ],
     "a frozen net that runs what others can change": [
         "nets/test_trust",
         ("nets/sealed.py", "copied = copy.deepcopy(network)", "copied = network"),
-        ("nets/sealed.py", "return copy.deepcopy(self.network), replace", "return self.network, replace"),
+        ("nets/frozen.py", "return copy.deepcopy(self._sealed.layers)", "return self._sealed.layers"),
     ],
     "modes of the caller that look on": [
         "nets/test_trust",
         ("numerics/strict.py", "            without_modes(),\n", ""),
     ],
-    "whole numbers that stay whole": [
+    "integers that stay integers": [
         "nets/test_trust",
         (
-            "lipschitz/linear.py",
+            "program/torch_layers.py",
             "return _floating(layer.scale), _floating(layer.shift)",
             "return layer.scale, layer.shift",
         ),
         (
-            "lipschitz/linear.py",
+            "program/torch_layers.py",
             "layers.ChannelAffine(scale.double(), shift.double())",
             "layers.ChannelAffine(scale, shift)",
         ),
-        ("lipschitz/linear.py", "float(layer.scale.double().abs()", "float(layer.scale.abs()"),
+        (
+            "program/torch_layers.py",
+            "ChannelAffine(layer.scale.detach().double(), layer.shift.detach().double())",
+            "ChannelAffine(layer.scale.detach(), layer.shift.detach())",
+        ),
     ],
     "weights known by their version counters": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
-        ("program/from_modules.py", "torch.equal(a, b)", "a._version == b._version"),
+        ("program/content.py", "torch.equal(a, b)", "a._version == b._version"),
     ],
     "a large bias forgotten in the rounding": [
         "lipschitz/test_layers",
@@ -138,7 +150,7 @@ MUTANTS = {
     ],
     "the head's bias forgotten in the rounding": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
-        ("nets/proof.py", "head.bias.detach().abs()", "head.bias.detach().abs() * 0"),
+        ("proofs/prove.py", "head.bias.abs()", "head.bias.abs() * 0"),
     ],
     "underflow forgotten": [
         "lipschitz/test_layers",
@@ -146,11 +158,11 @@ MUTANTS = {
     ],
     "underflow forgotten in the head": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
-        ("nets/proof.py", "underflow = features * SUBNORMAL", "underflow = 0.0"),
+        ("proofs/prove.py", "underflow = features * SUBNORMAL", "underflow = 0.0"),
     ],
     "rounding at x' forgotten": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
-        ("nets/proof.py", "ClassError(2 * once, self.slopes)", "ClassError(once * 0, self.slopes)"),
+        ("proofs/prove.py", "ClassError(2 * once, self.slopes)", "ClassError(once * 0, self.slopes)"),
     ],
     "overflow forgotten": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
@@ -208,7 +220,7 @@ MUTANTS = {
     ],
     "overflow in the head forgotten": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
-        ("nets/proof.py", "before.peak.envelope(most)", "before.peak"),
+        ("proofs/prove.py", "before.peak.envelope(most)", "before.peak"),
     ],
     "the sum of a residual does not round": [
         "lipschitz/test_layers",
@@ -216,32 +228,32 @@ MUTANTS = {
     ],
     "rounding counted at x alone": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
-        ("nets/proof.py", "ClassError(2 * once, self.slopes)", "ClassError(once, self.slopes)"),
+        ("proofs/prove.py", "ClassError(2 * once, self.slopes)", "ClassError(once, self.slopes)"),
     ],
     "rounding that does not grow with ε": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
-        ("nets/proof.py", "ClassError(2 * once, self.slopes)", "ClassError(2 * once, self.slopes * 0)"),
+        ("proofs/prove.py", "ClassError(2 * once, self.slopes)", "ClassError(2 * once, self.slopes * 0)"),
     ],
     "magnitudes bounded by the norm": [
         "lipschitz/test_layers",
-        ("lipschitz/sliding.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=bound"),
+        ("program/sliding.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=bound"),
     ],
     "magnitudes of the first group alone": [
         "lipschitz/test_layers",
-        ("lipschitz/sliding.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=kernel_norm(kernels[0])"),
+        ("program/sliding.py", "alpha=Up(max(map(kernel_norm, kernels)))", "alpha=kernel_norm(kernels[0])"),
     ],
     "proofs while subnormals are flushed": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
-        ("nets/proof.py", 'check_subnormals(torch.device("cpu"))', "pass"),
+        ("proofs/prove.py", 'check_subnormals(torch.device("cpu"))', "pass"),
     ],
     "a corrected rule ignored": [
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
-        ("lipschitz/rules.py", "return _RULES[kind][2] if kind in _RULES else 0", "return 0"),
+        ("program/registry.py", "return RULES[kind][2] if kind in RULES else 0", "return 0"),
     ],
     "groups taken for one": [
         "lipschitz/test_layers",
-        ("lipschitz/sliding.py", "if bound >= largest:", "if bound <= largest or largest == 0:"),
-        ("lipschitz/sliding.py", "if kernel_norm(part.kernel) > largest:", "if True:"),
+        ("program/sliding.py", "if bound >= largest:", "if bound <= largest or largest == 0:"),
+        ("program/sliding.py", "if kernel_norm(part.kernel) > largest:", "if True:"),
     ],
     "a witness believed": [
         "lipschitz/test_witnesses",
@@ -253,8 +265,8 @@ MUTANTS = {
     ],
     "what vectors lack forgotten": [
         "lipschitz/test_torus",
-        ("lipschitz/torus.py", "stacked = torch.cat([image, lack], dim=1)", "stacked = image"),
-        ("lipschitz/torus.py", "lack_error * (frobenius(lack) * 2 + lack_error)", "0.0"),
+        ("lipschitz/waves.py", "stacked = torch.cat([image, lack], dim=1)", "stacked = image"),
+        ("lipschitz/waves.py", "lack_error * (frobenius(lack) * 2 + lack_error)", "0.0"),
     ],
     "conjugate waves counted once": [
         "lipschitz/test_torus",
@@ -263,26 +275,26 @@ MUTANTS = {
             "(self.cells[0] * self.cells[1]) / frequencies[:, 2].double()",
             "frequencies[:, 2] * 0.0 + self.cells[0] * self.cells[1]",
         ),
-        ("lipschitz/torus.py", "own.real * sine + own.imag * cosine", "0.0 * sine"),
+        ("lipschitz/waves.py", "own.real * sine + own.imag * cosine", "0.0 * sine"),
     ],
     "waves in the wrong phase": [
         "lipschitz/test_torus",
-        ("lipschitz/torus.py", "own.real * cosine - own.imag * sine", "own.real * cosine + own.imag * sine"),
-        ("lipschitz/torus.py", "own.real * sine + own.imag * cosine", "own.real * sine - own.imag * cosine"),
+        ("lipschitz/waves.py", "own.real * cosine - own.imag * sine", "own.real * cosine + own.imag * sine"),
+        ("lipschitz/waves.py", "own.real * sine + own.imag * cosine", "own.real * sine - own.imag * cosine"),
     ],
     "waves without the vectors taken from all of them": [
         "lipschitz/test_torus",
         (
-            "lipschitz/torus.py",
+            "lipschitz/waves.py",
             "mirrored(among - part * (across @ across.mT))",
             "mirrored(among - 2 * part * (across @ across.mT))",
         ),
     ],
     "subclasses taken for their base": [
         "lipschitz/test_layers",
-        ("lipschitz/rules.py", "return base if plain else kind", "return base"),
+        ("program/rules.py", "return base if plain else kind", "return base"),
     ],
-    "hooks ignored": ["lipschitz/test_layers", ("lipschitz/rules.py", "if any(hooks):", "if False:")],
+    "hooks ignored": ["lipschitz/test_layers", ("program/rules.py", "if any(hooks):", "if False:")],
 }
 
 

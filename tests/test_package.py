@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from email import message_from_bytes
@@ -15,7 +16,7 @@ import pytest
 import safeset
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def run(*command, cwd, **environment):
@@ -66,6 +67,27 @@ def wheel(tmp_path_factory):
     return file
 
 
+def test_the_wheel_has_every_file_of_the_package(wheel):
+    """A pattern of .gitignore that matches a room would leave it out."""
+    source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+    recipes = {f"safeset/recipes/{path.relative_to(ROOT / 'recipes')}" for path in (ROOT / "recipes").rglob("*.toml")}
+    with zipfile.ZipFile(wheel) as packed:
+        assert source | recipes | {"safeset/py.typed"} <= set(packed.namelist())
+
+
+def test_the_sdist_makes_the_same_wheel(wheel, tmp_path):
+    run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", tmp_path, cwd=ROOT)
+    (sdist,) = tmp_path.glob("safeset-*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        packed.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path, cwd=unpacked)
+    (again,) = tmp_path.glob("safeset-*.whl")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
+        assert sorted(one.namelist()) == sorted(other.namelist())
+        assert all(one.read(name) == other.read(name) for name in one.namelist() if not name.endswith("RECORD"))
+
+
 def test_the_wheel_s_readme_is_for_readers_elsewhere(wheel):
     with zipfile.ZipFile(wheel) as packed:
         (name,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
@@ -96,32 +118,41 @@ def test_the_wheel_works_outside_the_checkout(wheel, tmp_path):
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     code = (
         "import safeset, torch; print(safeset.__file__);"
-        "print(safeset.certify_logits(torch.tensor([[2., 0.]]), torch.ones(2, 2), 1., 'standard').certified.item())"
+        "print(safeset.certify_logits(torch.tensor([[2., 0.]]), torch.ones(2, 2), 1., 'standard').certified.item());"
+        "print(len(safeset.data.load_data('digits').test))"
     )
-    where, certified = run(python, "-W", "error", "-c", code, cwd=tmp_path, PYTHONPATH="").split()
+    where, certified, points = run(python, "-W", "error", "-c", code, cwd=tmp_path, PYTHONPATH="").split()
     assert Path(where).is_relative_to(tmp_path)
-    assert certified == "True"
+    assert (certified, points) == ("True", "599")
     assert (packages / "safeset" / "py.typed").exists()
     listed = run(tmp_path / "env" / "bin" / "safeset", "models", cwd=tmp_path)
     assert "cifar100/rt5" in listed
     assert "cnn-2c2f" in listed
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_python_in_the_pages_runs(page, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     if blocks:
-        run(sys.executable, "-W", "error", "-c", "\n".join(blocks), cwd=tmp_path)
+        run(sys.executable, "-W", "error", "-c", "\n".join(blocks), cwd=tmp_path, OMP_NUM_THREADS="1")
 
 
-@pytest.mark.parametrize(
-    "page", [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_what_the_pages_name_in_the_repository_is_there():
+    """Files and folders by their paths, and tests by their names."""
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    missing = []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        named = re.findall(r"`((?:src|tests|docs|benchmarks|examples|recipes|results)/[\w./-]+)`", text)
+        missing += [(page.name, path) for path in named if not (ROOT / path).exists()]
+        missing += [(page.name, name) for name in re.findall(r"`(test_\w+)…?`", text) if f"def {name}" not in tests]
+    assert not missing
 
 
 def test_the_tables_in_the_pages_are_those_of_the_results():

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from safeset.guarantees.guarantee import RelaxedTopK as RelaxedTopK
     from safeset.guarantees.guarantee import Standard as Standard
     from safeset.guarantees.guarantee import TopK as TopK
-    from safeset.lipschitz.rules import ExactRule as ExactRule
-    from safeset.lipschitz.rules import LayerRule as LayerRule
-    from safeset.lipschitz.rules import register_layer as register_layer
     from safeset.models import create_model as create_model
     from safeset.models import list_models as list_models
     from safeset.nets.net import CertifiedNet as CertifiedNet
+    from safeset.program.rules import ExactRule as ExactRule
+    from safeset.program.rules import LayerRule as LayerRule
+    from safeset.program.rules import register_layer as register_layer
     from safeset.recipes.recipe import Recipe as Recipe
     from safeset.runs.load import load as load
     from safeset.training.train import train as train
@@ -58,9 +58,9 @@ _HOMES = {
     "RelaxedTopK": "guarantees.guarantee",
     "Standard": "guarantees.guarantee",
     "TopK": "guarantees.guarantee",
-    "ExactRule": "lipschitz.rules",
-    "LayerRule": "lipschitz.rules",
-    "register_layer": "lipschitz.activations",  # after torch's own layers, so that none is overwritten
+    "ExactRule": "program.rules",
+    "LayerRule": "program.rules",
+    "register_layer": "program.torch_layers",  # after torch's own layers, so that none is overwritten
     "create_model": "models",
     "list_models": "models",
     "CertifiedNet": "nets.net",

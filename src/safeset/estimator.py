@@ -165,7 +165,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _logits(self, X: Any) -> Tensor:  # noqa: N803
         points = self._points(X)
         with torch.no_grad():
-            found: Tensor = self.net_(points.to(next(self.net_.parameters()).device)).cpu()
+            found: Tensor = self.net_(points.to(self.net_.device)).cpu()
         return found
 
     def _labels(self, places: Tensor) -> np.ndarray:

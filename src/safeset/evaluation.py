@@ -28,7 +28,7 @@ from safeset.data.dataset import Progress, Split
 from safeset.errors import expected
 from safeset.guarantees.guarantee import Guarantee, as_guarantee
 from safeset.inputs import check_epsilon
-from safeset.nets.net import CertifiedNet
+from safeset.nets.certifying import Certifying
 from safeset.numerics.threads import one_thread
 from safeset.system.workers import Workers
 
@@ -109,7 +109,7 @@ class Metrics:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Start counting again."""
         # The points, the numbers that `_rates` divides, then the verified ones at each of the epsilons.
         self._counts = torch.zeros(_COUNTS + len(self.epsilons), dtype=torch.int64)
 
@@ -164,17 +164,17 @@ SIZES = ("core_size", "set_size", "smallest_core_size", "smallest_set_size")
 
 def _rates(counts: Sequence[int]) -> dict[str, float]:
     points, verified, certified, correct, best, core, whole, in_smallest, smallest_core, smallest = counts[:_COUNTS]
-    of, answered = _some(points), certified or float("nan")
+    of, with_answer = _some(points), certified or float("nan")
     return {
         "vra": verified / of,
         "rejection_rate": (points - certified) / of,
         "accuracy": correct / of,
         "top1": best / of,
-        "core_size": core / answered,
-        "set_size": whole / answered,
+        "core_size": core / with_answer,
+        "set_size": whole / with_answer,
         "smallest_share": in_smallest / of,
-        "smallest_core_size": smallest_core / answered,
-        "smallest_set_size": smallest / answered,
+        "smallest_core_size": smallest_core / with_answer,
+        "smallest_set_size": smallest / with_answer,
         "points": points,
     }
 
@@ -190,7 +190,7 @@ def _in_core(certificate: Certificate, labels: Tensor) -> Tensor:
 
 
 def evaluate(
-    net: CertifiedNet,
+    net: Certifying,
     split: Split,
     *,
     epsilons: Sequence[float] | None = None,
@@ -220,7 +220,7 @@ def evaluate(
     names = net.class_names or tuple(map(str, range(net.classes)))
     whole = {(method, epsilon): Metrics() for epsilon in radii for method in methods}
     parts = {key: [Metrics() for _ in names] for key in whole}
-    device = next(net.parameters()).device
+    device = net.device
     batches = torch.split(torch.arange(len(split))[Workers.here().share(len(split))], POINTS_AT_ONCE)
     for places in progress(batches, len(batches)) if progress else batches:
         if not len(places):
@@ -235,8 +235,8 @@ def evaluate(
                 for label in sorted(set(part.y.tolist())) if per_class else ():
                     some = part.y == label
                     parts[method, epsilon][label].update(certificate[some], part.y[some])
-    stated = net.guarantee if guarantee is None else as_guarantee(guarantee).bind(names)
-    baseline = stated.baseline(torch.bincount(split.y.cpu(), minlength=net.classes).tolist()) / _some(len(split))
+    asked = net.guarantee if guarantee is None else as_guarantee(guarantee).bind(names)
+    baseline = asked.baseline(torch.bincount(split.y.cpu(), minlength=net.classes).tolist()) / _some(len(split))
     rows = []
     for (method, epsilon), metrics in whole.items():
         total, *counts = Metrics.totals([metrics, *(parts[method, epsilon] if per_class else ())])
@@ -248,12 +248,12 @@ def evaluate(
     return rows
 
 
-HARDLY = 0.02  # above the baseline
-NEAR = 0.95  # of the largest core that a guarantee allows
+HARDLY = 0.02  # VRA no further above the baseline hardly beats it
+NEAR = 0.95  # cores that fill so much of the largest allowed one say little
 
 
 def remarks(rows: Sequence[Mapping[str, Any]], guarantee: Guarantee, classes: int) -> list[str]:
-    """What a reader of an evaluation should know: answers that hardly beat a constant one, or hold all they may.
+    """Sentences for the reader of an evaluation whose answers hardly beat a constant one, or are as large as allowed.
 
     Args:
         rows: those of `evaluate`.

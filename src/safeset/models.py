@@ -55,14 +55,14 @@ def list_models() -> list[str]:
 
 
 def mlp(*widths: int) -> Callable[[tuple[int, ...], int], Layers]:
-    """What makes dense layers of these even widths, with MinMax after each, and a linear head, for a shape and classes.
+    """A function of shape and classes that makes dense layers of even widths, MinMax after each, and a linear head.
 
     >>> len(mlp(32, 32)((2,), 4)), len(mlp()((2,), 4))
     (5, 1)
     """
     for width in widths:
         if as_count(width) is None or width % 2:
-            raise expected("widths of layers to be even whole numbers", repr(width))
+            raise expected("widths of layers to be even integers", repr(width))
 
     def build(shape: tuple[int, ...], classes: int) -> Layers:
         features = math.prod(shape)
@@ -72,7 +72,7 @@ def mlp(*widths: int) -> Callable[[tuple[int, ...], int], Layers]:
     return build
 
 
-def _downsampled(
+def _downsampling(
     *convolutions: int, dense: tuple[int, ...], first: int = 1
 ) -> Callable[[tuple[int, ...], int], Layers]:
     """3×3 convolutions, each with MinMax and invertible downsampling, then dense layers; downsampled ``first``."""
@@ -89,7 +89,7 @@ def _downsampled(
     return build
 
 
-def _strided(shape: tuple[int, ...], classes: int) -> Layers:
+def _striding(shape: tuple[int, ...], classes: int) -> Layers:
     """Blocks of 3×3 convolutions that end in a 4×4 one of stride 2 (Lee et al., 2020)."""
     channels, height, width = _image(shape, 8)
     layers: Layers = []
@@ -115,11 +115,11 @@ def _image(shape: tuple[int, ...], multiple: int) -> tuple[int, int, int]:
 
 
 _MODELS: dict[str, Callable[[tuple[int, ...], int], Layers]] = {
-    "cnn-2c2f": _downsampled(32, 64, dense=(256, 256)),  # the paper's for CIFAR-100 and EuroSAT
-    "cnn-8c2f": _strided,  # the paper's for Tiny-ImageNet
-    "mlp-3x1000": mlp(1000, 1000, 1000),  # the paper's for ACAS Xu
-    "cnn-1c1f": _downsampled(16, dense=(64,)),  # digits
-    "cnn-2c1f": _downsampled(16, 32, dense=(64,), first=2),  # some hundred photos
-    "mlp-2x32": mlp(32, 32),  # points in the plane
-    "mlp-2x256": mlp(256, 256),  # tables
+    "cnn-2c2f": _downsampling(32, 64, dense=(256, 256)),  # the paper's, for CIFAR-100 and EuroSAT
+    "cnn-8c2f": _striding,  # the paper's, for Tiny-ImageNet
+    "mlp-3x1000": mlp(1000, 1000, 1000),  # the paper's, for ACAS Xu
+    "cnn-1c1f": _downsampling(16, dense=(64,)),  # for digits
+    "cnn-2c1f": _downsampling(16, 32, dense=(64,), first=2),  # for some hundred photos
+    "mlp-2x32": mlp(32, 32),  # for points in the plane
+    "mlp-2x256": mlp(256, 256),  # for tables
 }

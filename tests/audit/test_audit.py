@@ -22,8 +22,8 @@ from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.errors import ArgumentError, TrainingWarning
 from safeset.nets.net import CertifiedNet
+from safeset.numerics.multiples import rational
 from safeset.program.exact import evaluate as exactly
-from safeset.program.exact import rational
 from safeset.runs.data import load_run_data
 from safeset.runs.load import load
 from safeset.runs.run import Run

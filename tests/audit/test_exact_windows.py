@@ -12,13 +12,15 @@ from torch import nn
 
 from helpers.digits_net import digits, trained
 from safeset import CertifiedNet
-from safeset.audit.allowances import carried, root
 from safeset.audit.exact_windows import Head, Point, answer, eligible_at, false_windows
+from safeset.audit.second_proof import carried
 from safeset.certificates.radii import ClassError
 from safeset.layers import ChannelAffine, MinMax, Residual
-from safeset.nets.proof import Proof
+from safeset.lipschitz.forward_error_exact import root
 from safeset.numerics.integers import Deadline
-from safeset.program.exact import Multiples, evaluate
+from safeset.numerics.multiples import Multiples
+from safeset.program.exact import evaluate
+from safeset.proofs.prove import Proof
 
 GUARANTEES = ["standard", "top2", "rt2", "rt4", 'affinity:{"sets":[[0,1,2],[2,3]],"everyone_with":[1]}']
 
@@ -28,9 +30,8 @@ def stated(net, x):
     frozen = net.frozen()
     points, bounds = frozen.measure(x), frozen.bounds()
     certificate, logits = points.certificate(method="joint"), points.logits
-    before = carried(frozen.network, frozen._steps[:-1], bounds.layers)
-    layer = frozen.network.get_submodule(frozen._steps[-1].name)
-    head = Head(layer, float(bounds.head.scale), before, Multiples.of(logits).unit, Deadline(math.inf))
+    before = carried(frozen.program, bounds.layers)
+    head = Head(frozen.program.head, float(bounds.head.scale), before, Multiples.of(logits).unit, Deadline(math.inf))
     places = [Point(head, one, row, certificate.ranking.shape[1]) for one, row in zip(x, logits.tolist(), strict=True)]
     return certificate, places
 

@@ -23,8 +23,7 @@ from safeset.layers import ChannelAffine, MinMax, Residual
 from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import exact_bound, torus_bound
 from safeset.lipschitz.dense import spectral_bound
-from safeset.nets.net import FrozenNet
-from safeset.nets.proof import Bounds
+from safeset.nets.frozen import FrozenNet
 from safeset.numerics import splitting
 from safeset.numerics.integers import (
     NEVER,
@@ -36,6 +35,8 @@ from safeset.numerics.integers import (
     incidences,
     positive,
 )
+from safeset.program.from_modules import program_of
+from safeset.proofs.prove import Bounds
 
 
 def fractions(matrix):
@@ -291,8 +292,9 @@ def test_integers_have_the_norm_of_their_numbers():
     """abs(int8 −128) is −128."""
     layer = ChannelAffine(torch.ones(2), torch.zeros(2))
     layer.scale = torch.tensor([1, -128], dtype=torch.int8)
-    assert reproofs._closed_form(layer, (2, 3))[:2] == (128**2, 128.0)
-    assert reproofs._layer(layer, (2, 3), 1.0, NEVER)[0] == "refuted"
+    (node,) = program_of(layer, (2, 3)).nodes
+    assert node.operation.second_bound((2, 3))[:2] == (128**2, 128.0)
+    assert reproofs._layer(node, 1.0, NEVER)[0] == "refuted"
 
 
 # -- residuals without error ------------------------------------------------------------------------------------------
@@ -344,7 +346,7 @@ def test_the_power_method_comes_from_below_at_any_scale():
         layer = nn.Linear(5, 3).double()
         layer.weight.data.copy_(torch.diag(torch.tensor([3.0, 2.0, 1.0, 1.0, 1.0]).double())[:3] * scale)
         layer.bias.data.fill_(1e30)
-        lower, vector = power_method(layer, (5,), NEVER)
+        lower, vector = power_method(program_of(layer, (5,)).nodes[0].operation, (5,), NEVER)
         assert lower == pytest.approx(3 * scale, rel=1e-6)
         assert vector.shape == (5,)
 

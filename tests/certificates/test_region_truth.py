@@ -15,8 +15,9 @@ from helpers.region_truth import nearest_violations
 from safeset import CertifiedNet
 from safeset.certificates.margins import METHODS
 from safeset.layers import Abs, MinMax
-from safeset.nets.net import FrozenNet
-from safeset.program.exact import evaluate, rational
+from safeset.nets.frozen import FrozenNet
+from safeset.numerics.multiples import rational
+from safeset.program.exact import evaluate
 
 WINDOWS = [(a, b) for a in range(1, 4) for b in range(a, 4)]
 ACTIVATIONS = {

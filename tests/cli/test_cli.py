@@ -41,7 +41,7 @@ def work(tmp_path_factory):
 def test_certifying_imports_no_more_than_it_needs(work):
     """A compiler (a second and more), libraries of the embedded data and of figures stay out of a cold start."""
     code = (
-        "import sys\nfrom safeset import cli\nsys.argv = ['safeset', 'certify', 'run', '0.png']\n"
+        "import sys\nfrom safeset.cli import app as cli\nsys.argv = ['safeset', 'certify', 'run', '0.png']\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
         "heavy = {'torch._dynamo', 'sympy', 'mpmath', 'sklearn', 'scipy', 'matplotlib', 'safeset.training.loop'}\n"
         "print('imported:', sorted(heavy & set(sys.modules)))"
@@ -55,7 +55,7 @@ def test_help_names_the_commands_and_does_not_import_torch(tmp_path):
     for command in ("train", "evaluate", "certify", "data", "models", "version"):
         assert command in output
     code = (
-        "import sys\nfrom safeset import cli\nsys.argv = ['safeset', 'train', '--help']\n"
+        "import sys\nfrom safeset.cli import app as cli\nsys.argv = ['safeset', 'train', '--help']\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\nassert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, timeout=60)
@@ -155,7 +155,7 @@ def test_mistakes_in_training_are_messages(tmp_path, arguments, message):
     assert not (tmp_path / "runs").exists()
 
 
-def test_usage_errors_are_told_and_exit_2(tmp_path):
+def test_usage_errors_are_reported_and_exit_2(tmp_path):
     _, errors = safeset("train", "--epochs", "many", cwd=tmp_path, code=2)
     assert "--epochs" in errors
     _, errors = safeset("evaluat", cwd=tmp_path, code=2)

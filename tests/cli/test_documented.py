@@ -14,7 +14,7 @@ from helpers.loopback import serving
 from helpers.workplace import FIGURES, QUICK, RESULTS, archives_at, commands, furnish
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = [*sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
 SMALL = ("--set", "model=mlp-2x32", "--set", "epochs=1")
 
@@ -83,9 +83,9 @@ PRINTED = {
         "certify runs/photos a.jpg b.png",
         "evaluate runs/photos --epsilon 0.05,0.25 --per-class",
     ],
-    "check {typed}": ["check proof.json runs/photos/model.safetensors b.png"],
+    "check {command}": ["check proof.json runs/photos/model.safetensors b.png"],
     "data get {get}": ["data get eurosat"],
-    "data get {name}": ["data get eurosat"],
+    "data get {self.name}": ["data get eurosat"],
     "data list), a folder, an .npz or a .csv file.": ["data list"],
     "evaluate writes it again.": ["evaluate runs/photos"],
     "evaluate {out / 'rt3'} --epsilon 0.2,0.5,0.8 --per-class": [

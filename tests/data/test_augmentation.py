@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from safeset import ArgumentError, CertifiedNet, Recipe
-from safeset.data.augmentation import FLIPS, Augmentation, moved
+from safeset.data.augmentation import FLIPS, Augmentation, move_images
 from safeset.data.dataset import Split
 from safeset.recipes.sections import Data
 from safeset.training.engine import Engine, draw_order
@@ -35,7 +35,7 @@ def test_a_batch_is_moved_as_numpy_moves_each_image(seed, flips, turns, shift, w
     images = torch.randint(256, (4, 2, height, width), dtype=torch.uint8, generator=generator)
     places = torch.randint(4, (6,), generator=generator)
     moves = Augmentation(flips, turns, shift).draw(6, generator)
-    found = moved(images, places, moves)
+    found = move_images(images, places, moves)
     for place, move, image in zip(places.tolist(), moves.tolist(), found, strict=True):
         np.testing.assert_array_equal(image.numpy(), reference(images[place].numpy(), move))
 
@@ -57,7 +57,7 @@ def test_all_ways_to_lay_an_image_are_equally_likely(flips, turns, ways):
     image = torch.arange(9).view(1, 1, 3, 3)
     count = 4000
     moves = Augmentation(flips, turns).draw(count, torch.Generator().manual_seed(0))
-    found = moved(image, torch.zeros(count, dtype=torch.int64), moves).flatten(1)
+    found = move_images(image, torch.zeros(count, dtype=torch.int64), moves).flatten(1)
     kinds, counts = found.unique(dim=0, return_counts=True)
     assert len(kinds) == ways
     assert float(counts.min()) > 0.8 * count / ways
@@ -75,7 +75,7 @@ def test_shifts_reach_as_far_as_they_say():
     assert not Augmentation().draw(3, torch.Generator()).any()
 
 
-def test_what_cannot_be_moved_is_told():
+def test_what_cannot_be_moved_is_reported():
     with pytest.raises(ArgumentError, match="images to augment"):
         Augmentation(shift=1).check((5,))
     with pytest.raises(ArgumentError, match="square images"):

@@ -64,7 +64,7 @@ def test_test_labels_of_arrays_are_values_as_the_training_labels_are(tmp_path):
         ({"x": np.full((6, 2), 1e300), "y": np.array([0, 1] * 3)}, "to fit into float32"),
     ],
 )
-def test_arrays_that_cannot_be_meant_are_told(tmp_path, arrays, message):
+def test_arrays_that_cannot_be_meant_are_reported(tmp_path, arrays, message):
     np.savez(tmp_path / "n.npz", **arrays)
     with pytest.raises(ArgumentError, match=message):
         load_data(tmp_path / "n.npz")
@@ -111,7 +111,7 @@ def test_images_are_refused_where_the_net_knows_other_units(tmp_path):
         (b"y,a\nk,1\nl,2\n", "--label names the column"),
     ],
 )
-def test_tables_that_cannot_be_meant_are_told(tmp_path, content, message):
+def test_tables_that_cannot_be_meant_are_reported(tmp_path, content, message):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(ArgumentError, match=message):
         load_data(tmp_path / "t.csv")
@@ -157,7 +157,7 @@ def test_own_data_is_never_taken_for_the_recipe_s(tmp_path):
         load(None)
 
 
-def test_data_without_test_points_is_told_before_training(tmp_path):
+def test_data_without_test_points_is_reported_before_training(tmp_path):
     np.savez(tmp_path / "few.npz", x=np.random.rand(4, 2), y=np.array([0, 0, 1, 1]))  # noqa: NPY002
     with pytest.raises(ArgumentError, match="points of few to evaluate on, but got none"):
         train({**QUICK, "data": {"source": str(tmp_path / "few.npz")}}, out=tmp_path / "run")
@@ -195,7 +195,7 @@ def test_names_are_printed_as_they_are_and_a_closed_stdin_is_no_matter(tmp_path)
     assert ":cat:}" in done.stdout or "[red]dog}" in done.stdout
 
 
-def test_resuming_what_is_not_there_or_differently_is_told(tmp_path):
+def test_resuming_what_is_not_there_or_differently_is_reported(tmp_path):
     _, errors = safeset("train", "--resume", "--out", "none", cwd=tmp_path, code=1)
     assert "a run to continue, but got none in none" in errors
     _, errors = safeset("train", "--resume", cwd=tmp_path, code=1)

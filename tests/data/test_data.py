@@ -16,11 +16,11 @@ from helpers.own_files import CSV, NNET
 from safeset import ArgumentError, DataNotFoundError, DataWarning
 from safeset.data.acasxu import ADVISORIES, acasxu, parse_nnet, smallest_distance
 from safeset.data.cifar100 import cifar100
-from safeset.data.dataset import Dataset, Split, stratified
+from safeset.data.dataset import Dataset, Split, stratify
 from safeset.data.embedded import blobs2d, digits
-from safeset.data.npz import npz
-from safeset.data.sources import load_data
-from safeset.data.tables import table
+from safeset.data.npz import read_npz
+from safeset.data.sources import SOURCES, load_data
+from safeset.data.tables import read_table
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -64,7 +64,7 @@ def test_a_validation_split_is_part_of_the_training_data():
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.floats(0, 1))
 def test_stratified_splits_hold_out_a_share_of_every_class(labels, share):
     y = torch.tensor(labels)
-    stay, held = stratified(y, share, seed=3)
+    stay, held = stratify(y, share, seed=3)
     assert sorted([*stay.tolist(), *held.tolist()]) == list(range(len(y)))
     for label in set(labels):
         assert (y[held] == label).sum() == round(share * labels.count(label))
@@ -80,12 +80,26 @@ def test_mistakes_in_data_are_named():
         Dataset("mine", Split(x, y % 2), Split(x[:, :1], y % 2), ("a", "b"), "cm")
 
 
-def test_data_that_is_not_there_is_told_where_to_go(tmp_path, monkeypatch):
+def test_missing_data_is_reported_with_its_place(tmp_path, monkeypatch):
     monkeypatch.setenv("SAFESET_DATA", str(tmp_path))
     with pytest.raises(DataNotFoundError, match=rf"{tmp_path}/cifar-100-binary.*set SAFESET_DATA"):
         cifar100()
     with pytest.raises(DataNotFoundError, match="7_7"):
         acasxu("7_7")
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=lambda source: source.name)
+def test_a_source_says_how_its_files_get_there(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("SAFESET_DATA", str(tmp_path))
+    if source.folders:
+        assert source.archive or source.by_hand
+        with pytest.raises(DataNotFoundError, match=f"Expected {source.name} .* at {tmp_path}/{source.folders[0]}"):
+            source.check_here()
+        (tmp_path / source.folders[-1]).mkdir()
+    source.check_here()
+    assert source.place() == (f"in {tmp_path / source.folders[-1]}" if source.folders else "built in")
+    if source.archive:
+        assert source.archive.folder in source.folders
 
 
 # -- CIFAR-100 --------------------------------------------------------------------------------------------------------
@@ -133,7 +147,7 @@ def test_the_real_cifar(real, monkeypatch):
 
 def test_a_nnet_file_is_parsed():
     network = parse_nnet(NNET)
-    assert network.scaled(torch.tensor([1.0, 1.0])).tolist() == [0.5, 0.25]
+    assert network.scale(torch.tensor([1.0, 1.0])).tolist() == [0.5, 0.25]
     assert network.costs(torch.tensor([[1.0, 2.0]], dtype=torch.float64)).tolist() == [[1.5, -2.5]]
 
 
@@ -183,15 +197,15 @@ def test_npz_files_are_read(tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "mine.npz"
     np.savez(path, x=rng.normal(size=(50, 3)), y=np.array(["cat", "dog"] * 25))
-    data = npz(path)
+    data = read_npz(path)
     assert (data.name, data.class_names, data.input_shape) == ("mine", ("cat", "dog"), (3,))
     assert (len(data.train), len(data.test)) == (40, 10)
     np.savez(path, x=rng.integers(0, 256, size=(20, 8, 8), dtype=np.uint8), y=np.arange(20) % 4)
-    images = npz(path)
+    images = read_npz(path)
     assert (images.input_shape, images.class_names) == ((1, 8, 8), ("0", "1", "2", "3"))
     assert images.train.inputs.max() <= 1
     np.savez(path, x=np.zeros((4, 2)), y=[0, 1, 0, 1], x_test=np.ones((2, 2)), y_test=[1, 0], class_names=["a", "b"])
-    given = npz(path)
+    given = read_npz(path)
     assert (len(given.train), given.test.y.tolist(), given.class_names) == (4, [1, 0], ("a", "b"))
 
 
@@ -210,7 +224,7 @@ def test_mistakes_in_npz_files_are_named(tmp_path, arrays, message):
     path = tmp_path / "mine.npz"
     np.savez(path, **arrays)
     with pytest.raises(ArgumentError, match=message):
-        npz(path)
+        read_npz(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK nonsense", b"not a zip"])
@@ -218,25 +232,25 @@ def test_other_files_are_not_npz(tmp_path, content):
     path = tmp_path / "mine.npz"
     path.write_bytes(content)
     with pytest.raises(ArgumentError, match="plain arrays"):
-        npz(path)
+        read_npz(path)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("x.npy", content)
     with pytest.raises(ArgumentError, match=r"plain arrays|numbers|an array"):
-        npz(path)
+        read_npz(path)
 
 
 def test_csv_files_are_read_and_scaled(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text(CSV)
-    data = table(path)
+    data = read_table(path)
     assert (data.class_names, data.input_shape, len(data.train), len(data.test)) == (("a", "b"), (2,), 16, 4)
     assert (data.train.x.min(), data.train.x.max()) == (0, 1)
     assert data.units == "columns scaled to [0, 1]"
-    stated = table(path, ranges={"height": (0, 100)})
+    stated = read_table(path, ranges={"height": (0, 100)})
     assert stated.train.x[:, 0].max() <= 0.19 + 1e-6
     assert (stated.units, stated.ranges["height"]) == (data.units, (0, 100))
     path.write_text("kind,height\na,1\nb,2\na,3\nb,4\n")
-    assert table(path, label="kind").input_shape == (1,)
+    assert read_table(path, label="kind").input_shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -257,14 +271,14 @@ def test_mistakes_in_csv_files_are_named(tmp_path, text, arguments, message):
     path = tmp_path / "mine.csv"
     path.write_text(text)
     with pytest.raises(ArgumentError, match=message):
-        table(path, **arguments)
+        read_table(path, **arguments)
 
 
 def test_bad_rows_can_be_left_out(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text(CSV.replace("\n3,30", "\n3,wide"))
     with pytest.warns(DataWarning, match="rows? of .* left out"):
-        data = table(path, skip_bad=True)
+        data = read_table(path, skip_bad=True)
     assert len(data.train) + len(data.test) == 19
 
 

@@ -1,4 +1,4 @@
-"""Downloads from a real server on this machine, which can be told to misbehave."""
+"""Downloads from a real server on this machine, which can be made to misbehave."""
 
 import gzip
 import hashlib
@@ -15,7 +15,9 @@ import pytest
 from helpers.loopback import FILES, NOISE, serving, tarred, zipped
 from safeset import ArgumentError
 from safeset.data import download
-from safeset.data.download import ARCHIVES, Archive, get
+from safeset.data.download import get
+from safeset.data.source import Archive
+from safeset.data.sources import ARCHIVES
 from safeset.errors import DataNotFoundError, SafesetError
 
 
@@ -137,7 +139,7 @@ def test_an_answer_to_another_range_is_not_used(tmp_path, server):
     archives = server.archive(zipped())
     server.ranges = "shifted"
     (tmp_path / "set.zip.part").write_bytes(server.body[:50_000])
-    with pytest.raises(DataNotFoundError, match="did not go on from byte 50,000"):
+    with pytest.raises(DataNotFoundError, match="did not continue from byte 50,000"):
         get("set", folder=tmp_path, archives=archives)
     assert (tmp_path / "set.zip.part").read_bytes() == server.body[:50_000]
 
@@ -168,7 +170,7 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(tmp_path, server, r
     good, server.body = server.body, b"<html>Please log in.</html>" * 4000
     server.ranges = ranges
     (tmp_path / "set.zip.part").write_bytes(good[:50_000])
-    with pytest.raises(SafesetError, match=rf"Expected {len(good):,} bytes .*, but got an answer of 108,000 bytes"):
+    with pytest.raises(SafesetError, match=rf"Expected {len(good):,} bytes .*, but got a response of 108,000 bytes"):
         get("set", folder=tmp_path, archives=archives)
     assert (tmp_path / "set.zip.part").read_bytes() == good[:50_000]
 
@@ -188,7 +190,7 @@ def closed_port():
         return taken.getsockname()[1]
 
 
-def test_offline_one_is_told_what_to_do_by_hand(tmp_path):
+def test_offline_the_error_says_what_to_do_by_hand(tmp_path):
     url = f"http://127.0.0.1:{closed_port()}/set.zip"
     archives = {"set": Archive(url, "0123abcd" * 4, 10, "set", "")}
     with pytest.raises(DataNotFoundError) as caught:
@@ -334,12 +336,12 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_system(tmp_path, server
 HOLD = "import fcntl, sys; f = open(sys.argv[1], 'ab'); fcntl.flock(f, 2); print('held', flush=True); input()"
 
 
-def test_a_second_process_is_told(tmp_path, server):
+def test_a_second_process_is_refused(tmp_path, server):
     archives = server.archive(zipped())
     command = [sys.executable, "-c", HOLD, str(tmp_path / ".set.lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(SafesetError, match=rf"gets set into {tmp_path}, but got there second: another"):
+        with pytest.raises(SafesetError, match=rf"Another process is downloading set into {tmp_path}"):
             get("set", folder=tmp_path, archives=archives)
         assert (names(tmp_path), server.asked) == ([], [])
         other.kill()
@@ -351,7 +353,7 @@ def test_the_lock_is_held_from_the_first_byte_to_the_end(tmp_path, server, monke
     told = []
 
     def again(*call):
-        with pytest.raises(SafesetError, match="another one is at it"):
+        with pytest.raises(SafesetError, match="Another process is downloading"):
             get("set", folder=tmp_path, archives=archives)
         told.append(call)
 
@@ -362,13 +364,13 @@ def test_the_lock_is_held_from_the_first_byte_to_the_end(tmp_path, server, monke
 
 
 def test_what_another_process_finished_meanwhile_is_used(tmp_path, server, monkeypatch):
-    locked = download._locked
+    locked = download._lock
 
     def late(*arguments):
         (tmp_path / "set").mkdir()
         return locked(*arguments)
 
-    monkeypatch.setattr(download, "_locked", late)
+    monkeypatch.setattr(download, "_lock", late)
     assert get("set", folder=tmp_path, archives=server.archive(zipped())) == tmp_path / "set"
     assert server.asked == []
 

@@ -20,10 +20,10 @@ from safeset import ArgumentError, DataWarning, train
 from safeset.data import arrays
 from safeset.data.arrays import read_arrays
 from safeset.data.dataset import PIXELS
-from safeset.data.npz import npz
+from safeset.data.npz import read_npz
 from safeset.data.points import read_points
 from safeset.data.sources import load_data
-from safeset.data.tables import table
+from safeset.data.tables import read_table
 
 
 def saved(image, form, **options):
@@ -121,7 +121,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_images_that_cannot_be_used_are_told(tmp_path, kind):
+def test_images_that_cannot_be_used_are_reported(tmp_path, kind):
     content, message = BAD[kind]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -175,7 +175,7 @@ def claims(shape, descr="<f8"):
         (b"", "."),
     ],
 )
-def test_arrays_that_lie_are_told_before_anything_is_allocated(tmp_path, monkeypatch, content, message):
+def test_arrays_that_lie_are_reported_before_anything_is_allocated(tmp_path, monkeypatch, content, message):
     monkeypatch.chdir(tmp_path)
     path = archive(tmp_path / "x.npz", content)
     with pytest.raises(ArgumentError, match=rf"to be an \.npz file of plain arrays, but got .*{message}"):
@@ -187,14 +187,14 @@ def test_arrays_that_lie_are_told_before_anything_is_allocated(tmp_path, monkeyp
 def test_pickled_objects_in_arrays_are_refused_unread(tmp_path):
     path = archive(tmp_path / "x.npz", npy(np.array([Trap(tmp_path / "sprung")], dtype=object)))
     with pytest.raises(ArgumentError, match="Python objects"):
-        npz(path)
+        read_npz(path)
     (tmp_path / "y.npz").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
     with pytest.raises(ArgumentError, match="not a zip file"):
-        npz(tmp_path / "y.npz")
+        read_npz(tmp_path / "y.npz")
     assert not (tmp_path / "sprung").exists()
 
 
-def test_archives_that_are_broken_are_told(tmp_path):
+def test_archives_that_are_broken_are_reported(tmp_path):
     good = archive(tmp_path / "good.npz", npy(np.zeros((9, 99))), compression=zipfile.ZIP_DEFLATED).read_bytes()
     start = good.index(b"PK\x01\x02")
     spoilt = {
@@ -207,7 +207,7 @@ def test_archives_that_are_broken_are_told(tmp_path):
     for name, content in spoilt.items():
         (tmp_path / "x.npz").write_bytes(content)
         with pytest.raises(ArgumentError, match="plain arrays"):
-            npz(tmp_path / "x.npz")
+            read_npz(tmp_path / "x.npz")
         (found,) = read_points([str(tmp_path / "x.npz")], input_shape=(99,), units="cm", stdin=None)
         assert "plain arrays" in found.problem, name
     assert read_arrays(tmp_path / "good.npz", "it")["x"].shape == (9, 99)
@@ -234,7 +234,7 @@ def test_a_bomb_of_zeros_is_not_unpacked(tmp_path, monkeypatch):
         (np.array([[np.longdouble("1e4000"), 0]]), "NaN or infinite|pixels"),
     ],
 )
-def test_numbers_that_are_no_pixels_are_told_and_stop_no_other(tmp_path, array, message):
+def test_numbers_that_are_no_pixels_are_reported_and_stop_no_other(tmp_path, array, message):
     np.savez(tmp_path / "x.npz", x=np.concatenate([array, np.full_like(array, 1)]))
     bad, good = read_points([str(tmp_path / "x.npz")], input_shape=(2,), units=PIXELS, stdin=None)
     assert bad.x is None
@@ -250,13 +250,13 @@ def test_numbers_of_every_type_are_read(tmp_path, kind):
     assert first.x.tolist() == pytest.approx([0, one])
     assert second.x.dtype == torch.float64
     np.savez(tmp_path / "y.npz", x=np.array([[0, 1], [1, 0]] * 9).astype(kind), y=[0, 1] * 9)
-    assert npz(tmp_path / "y.npz").train.x.max() == 1
+    assert read_npz(tmp_path / "y.npz").train.x.max() == 1
 
 
 @pytest.mark.parametrize(
     "array", [np.zeros(()), np.zeros(3), np.zeros((2, 3)), np.zeros((0, 2, 2)), np.zeros((2, 2), complex)]
 )
-def test_arrays_of_other_shapes_are_told(tmp_path, array):
+def test_arrays_of_other_shapes_are_reported(tmp_path, array):
     np.savez(tmp_path / "x.npz", x=array)
     (found,) = read_points([str(tmp_path / "x.npz")], input_shape=(2,), units="cm", stdin=None)
     assert "shape" in found.problem or "numbers in an array" in found.problem
@@ -274,10 +274,10 @@ def test_arrays_of_other_shapes_are_told(tmp_path, array):
         (["cat", "dog", "cow"] * 4, {"x_test": np.zeros((1, 2)), "y_test": ["cta"]}, "Did you mean 'cat'"),
     ],
 )
-def test_labels_that_nobody_knows_are_told(tmp_path, y, more, message):
+def test_unknown_labels_are_reported(tmp_path, y, more, message):
     np.savez(tmp_path / "x.npz", x=np.zeros((12, 2)), y=y, **more)
     with pytest.raises(ArgumentError, match=message):
-        npz(tmp_path / "x.npz")
+        read_npz(tmp_path / "x.npz")
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_rows_that_cannot_be_used_stop_no_other(trained):
         (b'a,b,c\n"1,2,3\n', "3 col|columns|has"),
     ],
 )
-def test_tables_that_are_none_are_told(trained, content, message):
+def test_tables_that_are_none_are_reported(trained, content, message):
     output, errors = safeset("certify", "run", "-", cwd=trained, stdin=content, code=1)
     assert re.search(message, errors), (output, errors)
 
@@ -331,12 +331,12 @@ def test_a_table_for_training_is_held_to_the_same(tmp_path):
     text = "a,y\n" + "1,k\n2,l\n" * 9
     (tmp_path / "t.csv").write_text(text + "1_0,k\n")
     with pytest.raises(ArgumentError, match="'1_0' for 'a'"):
-        table(tmp_path / "t.csv")
+        read_table(tmp_path / "t.csv")
     with pytest.warns(DataWarning, match="1 row of"):
-        assert table(tmp_path / "t.csv", skip_bad=True).classes == 2
+        assert read_table(tmp_path / "t.csv", skip_bad=True).classes == 2
 
 
-def test_names_that_cannot_be_written_down_are_told_before_training(tmp_path):
+def test_names_that_cannot_be_written_down_are_reported_before_training(tmp_path):
     for name in (b"caf\xe9", b"bar"):
         folder = os.path.join(os.fsencode(tmp_path), b"photos", name)
         os.makedirs(folder)
@@ -391,7 +391,7 @@ def test_points_that_are_not_finite_are_no_data(tmp_path, monkeypatch):
         (["--device", "cuda:99"], "a device of this machine"),
     ],
 )
-def test_parameters_out_of_range_are_told(trained, arguments, message):
+def test_parameters_out_of_range_are_reported(trained, arguments, message):
     (trained / "one.csv").write_text("a,b,c\n1,2,5\n")
     output, errors = safeset("certify", "run", "one.csv", "--json", *arguments, cwd=trained, code=1)
     assert message in errors
@@ -411,10 +411,10 @@ def test_parameters_out_of_range_are_told(trained, arguments, message):
         (["--set", "data.seed=99999999999"], "`seed`"),
         (["--set", "loss.weight='1 -> 1000 log half'"], "at most 700"),
         (["--set", "x" + ".x" * 99999 + "=1"], "keys of at most 50 parts"),
-        (["--set", "data.points=100000000000"], "Expected memory for what was asked"),
+        (["--set", "data.points=100000000000"], "There is not enough memory"),
     ],
 )
-def test_recipes_out_of_range_are_told(tmp_path, arguments, message):
+def test_recipes_out_of_range_are_reported(tmp_path, arguments, message):
     _, errors = safeset("train", "--data", "blobs2d", "--out", "run", *arguments, cwd=tmp_path, code=1)
     assert message in errors
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,8 @@ from safeset import ArgumentError, DataWarning
 from safeset.data import images
 from safeset.data.dataset import PIXELS
 from safeset.data.decoding import read_image
-from safeset.data.images import BadFilesError, cache_folder, eurosat, folder
+from safeset.data.eurosat import eurosat
+from safeset.data.images import BadFilesError, cache_folder, read_folder
 from safeset.data.tiny_imagenet import tiny_imagenet
 
 
@@ -25,7 +26,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 
 def test_class_folders_are_read(tmp_path):
-    data = folder(photos(tmp_path / "pets"))
+    data = read_folder(photos(tmp_path / "pets"))
     assert (data.name, data.class_names, data.input_shape) == ("pets", ("cat", "dog"), (3, 8, 8))
     assert (len(data.train), len(data.test)) == (16, 4)
     for split in (data.train, data.test):
@@ -36,29 +37,29 @@ def test_class_folders_are_read(tmp_path):
 def test_train_and_test_folders_are_kept_apart(tmp_path):
     photos(tmp_path / "pets" / "train", (20, 20), 6)
     photos(tmp_path / "pets" / "test", (30, 10), 3)
-    data = folder(tmp_path / "pets")
+    data = read_folder(tmp_path / "pets")
     assert (len(data.train), len(data.test), data.input_shape) == (12, 6, (3, 20, 20))
 
 
 @pytest.mark.parametrize(("size", "asked", "expected"), [((100, 80), None, 64), ((8, 9), None, 64), ((8, 8), 16, 16)])
 def test_images_are_resized_when_they_are_decoded(tmp_path, size, asked, expected):
-    assert folder(photos(tmp_path / "pets", size), size=asked).input_shape == (3, expected, expected)
+    assert read_folder(photos(tmp_path / "pets", size), size=asked).input_shape == (3, expected, expected)
 
 
 def test_images_are_decoded_once(tmp_path, monkeypatch):
     root = photos(tmp_path / "pets")
-    first = folder(root)
+    first = read_folder(root)
 
     def never(*arguments):
         raise AssertionError("decoded again")
 
     monkeypatch.setattr(images, "read_image", never)
-    again = folder(root)
+    again = read_folder(root)
     assert torch.equal(first.train.x, again.train.x)
     assert torch.equal(first.test.y, again.test.y)
     monkeypatch.undo()
     paint(root / "cat" / "0.png", colour=(0, 0, 255))
-    again = folder(root)
+    again = read_folder(root)
     assert not torch.equal(torch.cat([again.train.x, again.test.x]), torch.cat([first.train.x, first.test.x]))
 
 
@@ -70,12 +71,12 @@ def test_two_folders_of_one_shape_keep_their_own_pixels(tmp_path):
             for number in range(5):
                 paint(root / name / f"{number}.bmp", colour=colour)  # of one size in bytes
                 os.utime(root / name / f"{number}.bmp", ns=(1, 1))
-        found.append(folder(root).train.x)
+        found.append(read_folder(root).train.x)
     assert found[0][0, :, 0, 0].tolist() == [10, 20, 30]
     assert found[1][0, :, 0, 0].tolist() == [30, 20, 10]
 
 
-def test_a_file_that_changes_between_hash_and_decoding_is_told(tmp_path, monkeypatch):
+def test_a_file_that_changes_between_hash_and_decoding_is_reported(tmp_path, monkeypatch):
     root = photos(tmp_path / "pets")
     hashes = images._hashes
 
@@ -86,7 +87,7 @@ def test_a_file_that_changes_between_hash_and_decoding_is_told(tmp_path, monkeyp
 
     monkeypatch.setattr(images, "_hashes", slow)
     with pytest.raises(BadFilesError, match=r"cat/3\.png: it changed while it was read"):
-        folder(root)
+        read_folder(root)
 
 
 def test_what_is_left_out_is_named_in_the_folder_that_holds_it(tmp_path):
@@ -94,21 +95,21 @@ def test_what_is_left_out_is_named_in_the_folder_that_holds_it(tmp_path):
         root = photos(tmp_path / place / "pets")
         (root / "dog" / "9.png").write_bytes(b"no image")
         with pytest.warns(DataWarning, match=rf"{place}/pets/dog/9\.png"):  # the second time from the cache
-            folder(root, skip_bad=True)
+            read_folder(root, skip_bad=True)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "nonsense", "other texts"])
 def test_a_damaged_cache_is_never_used(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("SAFESET_CACHE", str(tmp_path / "cache"))
     root = photos(tmp_path / "pets")
-    first = folder(root)
+    first = read_folder(root)
     (cache,) = cache_folder().glob("*.safetensors")
     good = cache.read_bytes()
     flipped = good[:-5] + bytes([good[-5] ^ 1]) + good[-4:]
     other = save({"x": first.train.x, "y": first.train.y}, {"content": "5"})
     damaged = {"cut": good[:-100], "flip": flipped, "empty": b"", "nonsense": b"x" * 1000, "other texts": other}
     cache.write_bytes(damaged[damage])
-    assert torch.equal(folder(root).train.x, first.train.x)
+    assert torch.equal(read_folder(root).train.x, first.train.x)
     assert cache.read_bytes() == good
     assert [file.name for file in cache_folder().iterdir()] == [cache.name]  # nothing half-written
 
@@ -116,7 +117,7 @@ def test_a_damaged_cache_is_never_used(tmp_path, monkeypatch, damage):
 def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("SAFESET_CACHE", str(tmp_path / "file"))
-    assert len(folder(photos(tmp_path / "pets")).train) == 16
+    assert len(read_folder(photos(tmp_path / "pets")).train) == 16
 
 
 def bomb():
@@ -137,7 +138,7 @@ def jpeg(root):
 
 
 @pytest.mark.parametrize("kind", ["truncated", "text", "empty", "bomb", "pickle"])
-def test_bad_files_are_named_and_stop_unless_told_otherwise(tmp_path, kind):
+def test_bad_files_are_named_and_stop_unless_they_may_be_skipped(tmp_path, kind):
     content = {
         "truncated": jpeg(tmp_path)[:300],
         "text": b"hello",
@@ -148,9 +149,9 @@ def test_bad_files_are_named_and_stop_unless_told_otherwise(tmp_path, kind):
     root = photos(tmp_path / "pets")
     (root / "cat" / "bad.png").write_bytes(content[kind])
     with pytest.raises(BadFilesError, match=r"1 bad file: .*cat/bad\.png: .*--skip-bad"):
-        folder(root)
+        read_folder(root)
     with pytest.warns(DataWarning, match="1 file left out"):
-        data = folder(root, skip_bad=True)
+        data = read_folder(root, skip_bad=True)
     assert len(data.train) + len(data.test) == 20
 
 
@@ -187,11 +188,11 @@ def test_sixteen_bits_of_grey_are_all_kept(tmp_path):
 
 def test_a_folder_with_sixteen_bits_is_trained_on_with_all_of_them(tmp_path):
     path = photos(tmp_path / "pets")
-    eight = folder(path)
+    eight = read_folder(path)
     name = next(iter(path.iterdir())).name
     Image.fromarray(np.full((8, 8), 0x4321, dtype=np.uint16)).save(path / name / "fine.png")
     for _ in range(2):  # decoded, and from the cache
-        data = folder(path)
+        data = read_folder(path)
         points = dict(zip(sum(data.names, ()), torch.cat([data.train.exact, data.test.exact]), strict=True))
         assert data.units == PIXELS
         assert (points.pop(f"{name}/fine.png") == 0x4321 / 65535).all()
@@ -214,7 +215,7 @@ def test_photos_are_turned_upright(tmp_path):
 def test_a_folder_without_two_classes_is_refused(tmp_path, make):
     make(tmp_path / "pets")
     with pytest.raises(ArgumentError, match="at least two classes"):
-        folder(tmp_path / "pets")
+        read_folder(tmp_path / "pets")
 
 
 def test_folders_without_images_are_refused(tmp_path):
@@ -222,7 +223,7 @@ def test_folders_without_images_are_refused(tmp_path):
         (tmp_path / "pets" / name).mkdir(parents=True)
         (tmp_path / "pets" / name / "notes.txt").write_text("no image")
     with pytest.raises(ArgumentError, match=r"images .* in the class folders"):
-        folder(tmp_path / "pets")
+        read_folder(tmp_path / "pets")
 
 
 def test_eurosat_has_a_third_of_each_class_to_test(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from PIL import Image
 
 from helpers.commands import safeset
 from safeset.data.dataset import PIXELS, Dataset, Split
-from safeset.data.images import folder
+from safeset.data.images import read_folder
 from safeset.data.quality import find_oddities
 
 
@@ -31,7 +31,7 @@ def photos(root):
 
 
 def test_nothing_is_said_of_good_data(tmp_path):
-    data = folder(photos(tmp_path / "pets"))
+    data = read_folder(photos(tmp_path / "pets"))
     assert find_oddities(data) == []
     assert data.notes == ()
 
@@ -42,7 +42,7 @@ def test_oddities_are_counted_with_the_first_examples(tmp_path):
     (root / "train" / "dog" / "copy.png").write_bytes((root / "train" / "cat" / "0.png").read_bytes())
     (root / "test" / "cat" / "leak.png").write_bytes((root / "train" / "cat" / "1.png").read_bytes())
     noise(root / "train" / "yak" / "only.png", 99_999)
-    assert find_oddities(folder(root)) == [
+    assert find_oddities(read_folder(root)) == [
         "1 of 22 images is all of one colour: train/cat/blank.png.",
         "1 of 15 training images is a copy of another, 1 of them with another label: "
         "train/dog/copy.png = train/cat/0.png.",
@@ -55,7 +55,7 @@ def test_oddities_are_counted_with_the_first_examples(tmp_path):
 def test_copies_are_known_by_their_pixels_and_not_by_their_files(tmp_path):
     root = photos(tmp_path / "pets")
     Image.open(root / "train" / "cat" / "0.png").save(root / "train" / "cat" / "same.bmp")
-    (said,) = find_oddities(folder(root))
+    (said,) = find_oddities(read_folder(root))
     assert "train/cat/same.bmp = train/cat/0.png" in said
 
 
@@ -68,15 +68,15 @@ def test_rows_that_come_twice_are_counted():
     assert single.startswith("1 of 2 classes has a single point")
 
 
-def test_images_that_are_enlarged_many_times_are_told(tmp_path):
+def test_images_that_are_enlarged_many_times_are_reported(tmp_path):
     for name in ("cat", "dog"):
         for place in range(5):
             noise(tmp_path / "tiny" / name / f"{place}.png", place + 10 * (name == "cat"), side=16 + place % 2)
-    (said,) = folder(tmp_path / "tiny").notes
+    (said,) = read_folder(tmp_path / "tiny").notes
     assert said == (
         "Images are enlarged 4 times in the median, from 16 × 16 to 64 × 64 pixels: --size 16 keeps their size."
     )
-    assert folder(tmp_path / "tiny", size=16).notes == ()
+    assert read_folder(tmp_path / "tiny", size=16).notes == ()
 
 
 def test_a_picture_and_a_training_say_what_is_odd(tmp_path):

@@ -8,11 +8,11 @@ import torch
 
 from helpers.commands import safeset
 from safeset import ArgumentError, DataWarning
-from safeset.data.columns import read_table
+from safeset.data.columns import parse_table
 from safeset.data.dataset import PIXELS
-from safeset.data.npz import npz
+from safeset.data.npz import read_npz
 from safeset.data.points import read_points
-from safeset.data.tables import table
+from safeset.data.tables import read_table
 from safeset.runs.run import Run
 
 CITIES = ("Bern", "Oslo", "Rome")
@@ -33,7 +33,7 @@ def people(path, count=60, index=None, header="height,city,name,kind"):
 
 def test_columns_of_texts_are_named_once_with_the_remedy(tmp_path):
     with pytest.raises(ArgumentError) as told:
-        table(people(tmp_path / "p.csv"), skip_bad=True)
+        read_table(people(tmp_path / "p.csv"), skip_bad=True)
     assert str(told.value) == (
         f"Expected numbers in {tmp_path / 'p.csv'}, but got the columns 'city', 'name', which hold text. "
         "--drop city,name leaves them out, --one-hot city encodes it. --label names the column of labels."
@@ -41,7 +41,7 @@ def test_columns_of_texts_are_named_once_with_the_remedy(tmp_path):
     with pytest.raises(
         ArgumentError, match=r"the column 'name', which holds text\. --drop name leaves it out\. --label"
     ):
-        table(tmp_path / "p.csv", drop=["city"])
+        read_table(tmp_path / "p.csv", drop=["city"])
 
 
 def test_the_label_may_stand_in_any_column_of_other_data(tmp_path):
@@ -50,12 +50,12 @@ def test_the_label_may_stand_in_any_column_of_other_data(tmp_path):
     (tmp_path / "last.csv").write_text("\n".join(["a,b,target", *rows]))
     turned = [",".join((*row.split(",")[2:], *row.split(",")[:2])) for row in rows]
     (tmp_path / "first.csv").write_text("\n".join(["target,a,b", *turned]))
-    own = table(tmp_path / "last.csv")
-    other = table(tmp_path / "first.csv", ranges=own.ranges)
+    own = read_table(tmp_path / "last.csv")
+    other = read_table(tmp_path / "first.csv", ranges=own.ranges)
     assert other.class_names == own.class_names == ("no", "yes")
     assert torch.equal(other.test.exact, own.test.exact)
     (tmp_path / "numbers.csv").write_text("\n".join(["target,a,b", *(f"{i % 2},{i},{i % 3}" for i in range(60))]))
-    assert table(tmp_path / "numbers.csv").notes == (
+    assert read_table(tmp_path / "numbers.csv").notes == (
         "The labels are taken from the last column, 'b'. For another: --label target",
     )
 
@@ -64,13 +64,13 @@ def test_missing_numbers_are_no_texts(tmp_path):
     lines = ["a,b,y", *(f"{place},{'NA' if place % 3 else place},{'xy'[place % 2]}" for place in range(30))]
     (tmp_path / "p.csv").write_text("\n".join(lines))
     with pytest.raises(ArgumentError, match="20 bad: line 3 has 'NA' for 'b'"):
-        table(tmp_path / "p.csv")
+        read_table(tmp_path / "p.csv")
 
 
 def test_texts_are_left_out_or_encoded(tmp_path):
     path = people(tmp_path / "p.csv")
-    assert table(path, drop=["city", "name"]).input_shape == (1,)
-    data = table(path, drop=["name"], one_hot=["city"])
+    assert read_table(path, drop=["city", "name"]).input_shape == (1,)
+    data = read_table(path, drop=["name"], one_hot=["city"])
     assert list(data.ranges) == ["height", "city=Bern", "city=Oslo", "city=Rome"]
     assert data.one_hot == {"city": CITIES}
     assert data.train.x.dtype == torch.float64
@@ -88,9 +88,9 @@ def test_texts_are_left_out_or_encoded(tmp_path):
         ({"drop": ["height", "city", "name"]}, "columns of different names in .*, but got none"),
     ],
 )
-def test_columns_that_are_not_there_are_told(tmp_path, options, message):
+def test_columns_that_are_not_there_are_reported(tmp_path, options, message):
     with pytest.raises(ArgumentError, match=message):
-        table(people(tmp_path / "p.csv"), **options)
+        read_table(people(tmp_path / "p.csv"), **options)
 
 
 def test_a_run_keeps_the_texts_of_its_training(tmp_path):
@@ -131,12 +131,12 @@ def test_a_run_keeps_the_texts_of_its_training(tmp_path):
 @pytest.mark.parametrize("name", ["", "Unnamed: 0"])
 def test_an_index_column_is_no_feature(tmp_path, name):
     path = people(tmp_path / "p.csv", index=name)
-    data = table(path, drop=["city", "name"])
+    data = read_table(path, drop=["city", "name"])
     assert list(data.ranges) == ["height"]
     assert data.notes == ("The first column has no name and only numbers the rows: it was left out.",)
-    assert list(table(people(tmp_path / "q.csv", index="id"), drop=["city", "name"]).ranges) == ["id", "height"]
+    assert list(read_table(people(tmp_path / "q.csv", index="id"), drop=["city", "name"]).ranges) == ["id", "height"]
     path.write_text(path.read_text().replace("\n1,", "\n0.5,", 1))
-    assert list(table(path, drop=["city", "name"]).ranges) == [name, "height"]  # it holds something else
+    assert list(read_table(path, drop=["city", "name"]).ranges) == [name, "height"]  # it holds something else
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,17 @@ def test_a_table_without_a_header_is_noticed(tmp_path, text, first):
     with pytest.raises(
         ArgumentError, match=f"to start with a header, .* but got data: '{first}'. Put a line with a name"
     ):
-        table(tmp_path / "p.csv")
+        read_table(tmp_path / "p.csv")
 
 
 @pytest.mark.parametrize("header", ["0,1,label", "0,1,2", ",0,1", "2010,2011,2012", "a,b,c", "x1,x2,3"])
 def test_names_that_are_numbers_are_names(header):
-    assert read_table([f"{header}\n", "5.1,3.5,setosa\n"], "it")[0] == header.split(",")
+    assert parse_table([f"{header}\n", "5.1,3.5,setosa\n"], "it")[0] == header.split(",")
 
 
 def test_numbers_of_a_table_can_be_taken_as_they_are(tmp_path):
     path = people(tmp_path / "p.csv")
-    data = table(path, drop=["city", "name"], units="raw")
+    data = read_table(path, drop=["city", "name"], units="raw")
     assert data.units == "the units of x"
     assert data.range == (150, 209)
 
@@ -174,7 +174,7 @@ def test_columns_may_be_between_semicolons_or_tabs(tmp_path, mark):
         *([f"{i}.5", str(i % 3), "xy"[i % 2]] for i in range(20)),
     ]
     (tmp_path / "t.csv").write_text("\n".join(mark.join(row) for row in rows))
-    data = table(tmp_path / "t.csv", units="raw")
+    data = read_table(tmp_path / "t.csv", units="raw")
     assert (list(data.ranges), data.class_names, data.range) == (rows[0][:2], ("x", "y"), (0, 19.5))
     points = [*read_points([str(tmp_path / "t.csv")], input_shape=(2,), units="raw", ranges=data.ranges, stdin=None)]
     assert points[1].x.tolist() == [1.5, 1]
@@ -183,9 +183,9 @@ def test_columns_may_be_between_semicolons_or_tabs(tmp_path, mark):
 def test_decimal_commas_are_named_with_the_remedy(tmp_path):
     (tmp_path / "t.csv").write_text("a;note;kind\n" + "".join(f"{i},5;{i},5;{'xy'[i % 2]}\n" for i in range(20)))
     with pytest.raises(ArgumentError, match=r"a decimal comma, '0,5' for 'a'\. Write numbers with points"):
-        table(tmp_path / "t.csv", drop=["note"])
+        read_table(tmp_path / "t.csv", drop=["note"])
     (tmp_path / "t.csv").write_text("a;note;kind\n" + "".join(f"{i}.5;{i},5;{'xy'[i % 2]}\n" for i in range(20)))
-    data = table(tmp_path / "t.csv", drop=["note"])  # what is left out may hold anything
+    data = read_table(tmp_path / "t.csv", drop=["note"])  # what is left out may hold anything
     (tmp_path / "n.csv").write_text("a;b\n1,5;2\n1.5;2\n")
     bad, good = read_points([str(tmp_path / "n.csv")], input_shape=(1,), units="raw", ranges=data.ranges, stdin=None)
     assert "'1,5' for 'a', with a decimal comma. Write numbers with points" in bad.problem
@@ -199,14 +199,14 @@ def test_the_arrays_of_keras_are_understood(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8), np.arange(30)[:, None] % 3
     np.savez(tmp_path / "k.npz", x_train=x, y_train=y, x_test=x[:6], y_test=y[:6])
-    data = npz(tmp_path / "k.npz")
+    data = read_npz(tmp_path / "k.npz")
     assert (data.input_shape, data.classes, len(data.train), len(data.test)) == ((3, 8, 8), 3, 30, 6)
     assert torch.equal(data.train.x, torch.from_numpy(x).permute(0, 3, 1, 2))
     assert torch.equal(data.train.y, torch.arange(30) % 3)
     moved = f"x of {tmp_path / 'k.npz'} has its channels last, (30, 8, 8, 3): they were moved to (30, 3, 8, 8)."
     assert data.notes[0] == moved
     np.savez(tmp_path / "k.npz", train_images=x, train_labels=y, test_images=x[:6], test_labels=y[:6])
-    other = npz(tmp_path / "k.npz")
+    other = read_npz(tmp_path / "k.npz")
     assert torch.equal(other.train.x, data.train.x)
     assert (other.test.y.tolist(), len(other.test)) == (data.test.y.tolist(), 6)
     with pytest.warns(DataWarning, match="channels last"):
@@ -229,7 +229,7 @@ def test_the_arrays_of_keras_are_understood(tmp_path):
 def test_channels_are_found(tmp_path, shape, found):
     x = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     np.savez(tmp_path / "x.npz", x=x, y=np.arange(9) % 3)
-    assert npz(tmp_path / "x.npz").input_shape == found
+    assert read_npz(tmp_path / "x.npz").input_shape == found
 
 
 def test_a_fourth_channel_is_transparency(tmp_path):
@@ -237,7 +237,7 @@ def test_a_fourth_channel_is_transparency(tmp_path):
     x[..., 0], x[:, :4, :, 3], x[:, 4:, :, 3] = 100, 255, 51
     for array in (x, x / 255):
         np.savez(tmp_path / "x.npz", x=array, y=np.arange(6) % 2)
-        data = npz(tmp_path / "x.npz", background="#0000ff")
+        data = read_npz(tmp_path / "x.npz", background="#0000ff")
         assert "6 of 6 images have transparency, composited on #0000ff; --background changes it." in data.notes[0]
         pixels = data.train.exact * 255
         assert torch.allclose(pixels[0, :, 0, 0], torch.tensor([100.0, 0, 0]).double(), atol=0.5)
@@ -246,7 +246,7 @@ def test_a_fourth_channel_is_transparency(tmp_path):
         assert torch.allclose(point.x, pixels[0] / 255, atol=0.6 / 255)
     np.savez(tmp_path / "x.npz", x=x.astype(float), y=np.arange(6) % 2)
     with pytest.raises(ArgumentError, match="red, green, blue and alpha in"):
-        npz(tmp_path / "x.npz")
+        read_npz(tmp_path / "x.npz")
 
 
 def _points(folder, shape, *, warns, background=None):
@@ -267,14 +267,14 @@ def test_points_with_channels_last_are_certified_too(tmp_path):
 def test_one_hot_labels_are_understood(tmp_path):
     x, y = np.random.default_rng(0).random((30, 5)), np.eye(4)[np.arange(30) % 3]
     np.savez(tmp_path / "x.npz", x=x, y=y, x_test=x[:3], y_test=y[:3])
-    data = npz(tmp_path / "x.npz")
+    data = read_npz(tmp_path / "x.npz")
     assert (data.class_names, data.test.y.tolist()) == (("0", "1", "2", "3"), [0, 1, 2])
     np.savez(tmp_path / "x.npz", x=x, y=y.astype(bool), class_names=list("abcd"))
-    assert npz(tmp_path / "x.npz").class_names == tuple("abcd")
+    assert read_npz(tmp_path / "x.npz").class_names == tuple("abcd")
     for bad in (y * 0.5, y + y[::-1], y[:, :2]):
         np.savez(tmp_path / "x.npz", x=x, y=bad)
         with pytest.raises(ArgumentError, match="one-hot with a single 1 in each row"):
-            npz(tmp_path / "x.npz")
+            read_npz(tmp_path / "x.npz")
 
 
 def test_a_run_on_arrays_of_keras_is_certified_from_the_same_file(tmp_path):

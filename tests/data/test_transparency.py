@@ -12,7 +12,7 @@ from helpers.own_files import png
 from safeset import ArgumentError
 from safeset.data.dataset import PIXELS
 from safeset.data.decoding import colour, read_image
-from safeset.data.images import folder
+from safeset.data.images import read_folder
 from safeset.data.points import read_points
 from safeset.runs.run import Run
 
@@ -76,15 +76,15 @@ def test_an_alpha_channel_that_hides_nothing_is_no_transparency(tmp_path):
 
 
 def test_folders_of_icons_are_not_black_squares(icons):
-    data = folder(icons)
+    data = read_folder(icons)
     assert data.notes == ("20 of 20 images have transparency: composited on white; --background changes it.",)
     assert data.train.x.float().std() > 50
-    assert not torch.equal(folder(icons, background="blue").train.x, data.train.x)  # also though it is cached
-    assert folder(icons).notes == data.notes  # from the cache
+    assert not torch.equal(read_folder(icons, background="blue").train.x, data.train.x)  # also though it is cached
+    assert read_folder(icons).notes == data.notes  # from the cache
 
 
 @pytest.mark.parametrize("text", ["whit", "", "#12", "rgb(300)", "\0"])
-def test_colours_that_are_none_are_told(text):
+def test_colours_that_are_none_are_reported(text):
     with pytest.raises(ArgumentError, match="a colour such as white"):
         colour(text)
 

@@ -10,7 +10,7 @@ from helpers.commands import safeset
 from safeset import ArgumentError, DataWarning, UnitsWarning, load, train
 from safeset.data.dataset import PIXELS, Dataset, Split
 from safeset.data.embedded import digits
-from safeset.data.npz import npz
+from safeset.data.npz import read_npz
 from safeset.data.points import read_points
 from safeset.data.units import check_fits
 from safeset.inputs import far_outside
@@ -55,26 +55,26 @@ def test_images_that_are_no_pixels_stop_with_the_remedy(tmp_path, shape, low, hi
     x.flat[0], x.flat[1] = low, high
     np.savez(tmp_path / "a.npz", x=x, y=np.arange(30) % 3)
     with pytest.raises(ArgumentError, match=rf"{message}\. Divide by 255, or give bytes \(uint8\).*--units raw"):
-        npz(tmp_path / "a.npz")
-    raw = npz(tmp_path / "a.npz", units="raw")
+        read_npz(tmp_path / "a.npz")
+    raw = read_npz(tmp_path / "a.npz", units="raw")
     assert raw.units == f"the units of x ({message})"
     assert len(raw.input_shape) == 3
     np.savez(tmp_path / "a.npz", x=x.reshape(30, -1), y=np.arange(30) % 3)
-    assert npz(tmp_path / "a.npz").units == f"the units of x ({message})"  # a table is no mistake
+    assert read_npz(tmp_path / "a.npz").units == f"the units of x ({message})"  # a table is no mistake
 
 
 def test_images_of_floats_in_0_1_are_pixels_as_bytes_are(tmp_path):
-    floats, whole = npz(save(tmp_path / "f.npz", 1)), npz(save(tmp_path / "b.npz", 255, dtype=np.uint8))
+    floats, whole = read_npz(save(tmp_path / "f.npz", 1)), read_npz(save(tmp_path / "b.npz", 255, dtype=np.uint8))
     assert floats.units == whole.units == PIXELS
     assert floats.input_shape == whole.input_shape == (1, 8, 8)
     assert torch.allclose(floats.test.exact, whole.test.exact, atol=1 / 255)
     near = np.random.default_rng(0).uniform(-0.1, 1.1, (30, 8, 8))
     np.savez(tmp_path / "n.npz", x=near, y=np.arange(30) % 3)
-    assert npz(tmp_path / "n.npz").units.startswith("the units of x (from -0.")
+    assert read_npz(tmp_path / "n.npz").units.startswith("the units of x (from -0.")
 
 
 def test_bytes_can_be_taken_as_they_are(tmp_path):
-    data = npz(save(tmp_path / "b.npz", 255, dtype=np.uint8), units="raw")
+    data = read_npz(save(tmp_path / "b.npz", 255, dtype=np.uint8), units="raw")
     assert (data.units, data.range) == ("the units of x (from 0 to 255)", (0, 255))
 
 
@@ -95,7 +95,7 @@ def test_a_run_keeps_units_and_range_and_suits_epsilon_to_them(work):
 
 
 @pytest.mark.parametrize("bad", ["range = [1.0]", "range = [2.0, 1.0]", "range = [nan, 1.0]", "range = [0, inf]"])
-def test_ranges_that_are_none_are_told(work, tmp_path, bad):
+def test_ranges_that_are_none_are_reported(work, tmp_path, bad):
     text = Run(work / "run").recipe.read_text()
     assert "range = [0.0, 1.0]" in text
     (tmp_path / "recipe.toml").write_text(text.replace("range = [0.0, 1.0]", bad))
@@ -143,9 +143,9 @@ def test_pixels_are_no_raw_numbers_but_dark_images_and_small_rows_are(work, tmp_
     (point, *_) = read_points([str(tmp_path / "rows.npz")], input_shape=(64,), units="raw", seen=seen, stdin=None)
     assert not point.problem
     units, sixteen = "the units of x (from 0 to 16)", (0.0, 16.0)
-    check_fits(npz(save(tmp_path / "x.npz", 16), units="raw"), units, sixteen, columns=True)
+    check_fits(read_npz(save(tmp_path / "x.npz", 16), units="raw"), units, sixteen, columns=True)
     with pytest.raises(ArgumentError, match="numbers from 0 to 1 only"):  # a sixteenth is more than a twentieth
-        check_fits(npz(save(tmp_path / "x.npz", 1), units="raw"), units, sixteen, columns=True)
+        check_fits(read_npz(save(tmp_path / "x.npz", 1), units="raw"), units, sixteen, columns=True)
 
 
 def test_the_advice_for_a_run_is_not_to_train_with_safeset(work):
@@ -263,11 +263,11 @@ def test_bytes_are_divided_in_float64(tmp_path):
     ]
 
 
-def test_numbers_that_float64_does_not_hold_are_told(tmp_path):
+def test_numbers_that_float64_does_not_hold_are_reported(tmp_path):
     for bad in (np.array([[2**53 + 1, 0]]), np.array([[np.longdouble(1) + np.finfo(np.longdouble).eps, 0]])):
         np.savez(tmp_path / "x.npz", x=np.concatenate([bad, np.zeros_like(bad)]), y=[0, 1])
         first, second = read_points([str(tmp_path / "x.npz")], input_shape=(2,), units="cm", stdin=None)
         assert first.problem == "numbers with more digits than float64 holds"
         assert second.x is not None
         with pytest.raises(ArgumentError, match="numbers that float64 holds"):
-            npz(tmp_path / "x.npz")
+            read_npz(tmp_path / "x.npz")

@@ -14,7 +14,7 @@ from safeset.data.dataset import PIXELS, Dataset, Split
 from safeset.data.embedded import blobs2d, digits
 from safeset.drawing import dataset
 from safeset.drawing.dataset import plane
-from safeset.drawing.picture import picture
+from safeset.drawing.picture import draw_picture
 from safeset.drawing.sheet import Sheet
 
 NAMES = [f"a class whose name is longer than a line, of number {place} $x_{place}$" for place in range(0, 100, 3)]
@@ -43,7 +43,7 @@ def drawn(monkeypatch):
     ids=["digits", "plane", "100 classes of images", "100 classes of a table"],
 )
 def test_no_text_is_cut_or_covers_another(drawn, data):
-    content = dataset.picture(data)
+    content = dataset.draw_dataset(data)
     (sheet,) = drawn
     figure = sheet.figure
     renderer = FigureCanvasAgg(figure).get_renderer()
@@ -62,7 +62,7 @@ def test_no_text_is_cut_or_covers_another(drawn, data):
 def test_the_pixels_that_are_shown_are_those_of_the_network(drawn):
     split = Split(torch.zeros(2, 1, 4, 4), torch.tensor([0, 1]))
     split.x[0, 0, 0, 0], split.x[1] = 1.0, 0.5
-    dataset.picture(Dataset("two", split, split, ("a", "b"), PIXELS))
+    dataset.draw_dataset(Dataset("two", split, split, ("a", "b"), PIXELS))
     first, second = (image.get_array() for image in drawn[0].figure.images)
     assert (first[1:-1, 1:-1].max(), first[1:-1, 1:-1].min(), second[5, 5, 0]) == (255, 0, 128)
 
@@ -86,6 +86,6 @@ def test_points_are_placed_by_principal_components():
 @pytest.mark.parametrize("data", [digits(), blobs2d(points=50), many((2, 8, 8), dtype=torch.float32)])
 def test_a_plainer_picture_is_drawn_without_matplotlib(monkeypatch, data):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with Image.open(io.BytesIO(picture(data, ".webp"))) as image:
+    with Image.open(io.BytesIO(draw_picture(data, ".webp"))) as image:
         assert image.format == "WEBP"
         assert np.asarray(image).std() > 5

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from safeset.data.download import Archive
+from safeset.data.source import Archive
 
 NOISE = b"".join(hashlib.sha256(str(number).encode()).digest() for number in range(4000))  # 128,000 bytes
 FILES = {"set/one.bin": NOISE, "set/deep/two.txt": b"two", "set/zeros.bin": bytes(400_000)}

@@ -14,7 +14,8 @@ from torch import nn
 from safeset import Affinity, CertifiedNet, RelaxedTopK, Standard, TopK
 from safeset.certificates.margins import METHODS
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
-from safeset.program.exact import evaluate, rational, squared_norm
+from safeset.numerics.multiples import rational, squared_norm
+from safeset.program.exact import evaluate
 
 CLASSES = 5
 FLAT, IMAGE = (8,), (2, 4, 4)

@@ -12,7 +12,7 @@ from PIL import Image
 from helpers.commands import safeset
 from helpers.loopback import zipped
 from safeset.cli.app import app
-from safeset.data.download import ARCHIVES
+from safeset.data.sources import ARCHIVES
 
 RESULTS = Path(__file__).parents[2] / "results"
 CLASSES = ("dusk", "forest", "harbour", "meadow")

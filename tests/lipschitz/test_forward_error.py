@@ -13,7 +13,8 @@ from safeset import (
     RoundingWarning,
 )
 from safeset.numerics.directed import row_norms
-from safeset.program.exact import evaluate, rational
+from safeset.numerics.multiples import rational
+from safeset.program.exact import evaluate
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.0, 2.0**40, -(2.0**70)])

@@ -12,10 +12,11 @@ from safeset import ArgumentError, ExactRule, LayerRule, UnsupportedLayerError, 
 from safeset.audit.second_proof import reproved
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
 from safeset.lipschitz.forward_error import Rounding
-from safeset.lipschitz.rules import rule_of
 from safeset.numerics.directed import Up, row_norms
-from safeset.program.exact import evaluate, rational, squared_norm
-from safeset.program.from_modules import freeze
+from safeset.numerics.multiples import rational, squared_norm
+from safeset.program.exact import evaluate
+from safeset.program.from_modules import capture
+from safeset.program.rules import rule_of
 
 IMAGE = (4, 6, 5)
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -345,47 +346,47 @@ def test_what_cannot_be_proved_is_refused(name):
     make, shape, message = REFUSED[name]
     network = nn.Sequential(make(), nn.Flatten(), nn.LazyLinear(2))
     with pytest.raises(UnsupportedLayerError, match=f"(?s){message}"):
-        freeze(network, shape)
+        capture(network, shape)
 
 
 def test_a_global_hook_is_refused():
     handle = nn.modules.module.register_module_forward_hook(lambda module, inputs, output: output)
     try:
         with pytest.raises(UnsupportedLayerError, match="forward hooks"):
-            freeze(nn.Sequential(nn.Linear(2, 2)), (2,))
+            capture(nn.Sequential(nn.Linear(2, 2)), (2,))
     finally:
         handle.remove()
-    freeze(nn.Sequential(nn.Linear(2, 2)), (2,))
+    capture(nn.Sequential(nn.Linear(2, 2)), (2,))
 
 
 def test_another_forward_of_the_class_is_noticed(monkeypatch):
     monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: 2 * x)
     with pytest.raises(UnsupportedLayerError, match="Expected the forward of ReLU"):
-        freeze(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), (2,))
+        capture(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), (2,))
 
 
 def test_another_method_of_the_class_is_noticed(monkeypatch):
     monkeypatch.setattr(nn.Conv2d, "_conv_forward", lambda self, x, weight, bias: 2 * x)
     with pytest.raises(UnsupportedLayerError, match="Expected the forward of Conv2d"):
-        freeze(nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
+        capture(nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
 
 
 def test_in_place_is_fine_where_no_shortcut_is_changed():
     body = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
     network = nn.Sequential(nn.ReLU(inplace=True), Residual(body), nn.ReLU(inplace=True), nn.Linear(4, 2))
-    frozen, *_ = freeze(network, (4,))
+    frozen, *_ = capture(network, (4,))
     x = points((4,))
     kept = x.clone()
     torch.testing.assert_close(frozen(x), copy.deepcopy(network).double()(x.clone()))
     assert torch.equal(x, kept)
     with pytest.raises(UnsupportedLayerError, match="inplace"):
-        freeze(nn.Sequential(Residual(nn.Sequential(nn.Identity(), nn.ReLU(inplace=True))), nn.Linear(4, 2)), (4,))
+        capture(nn.Sequential(Residual(nn.Sequential(nn.Identity(), nn.ReLU(inplace=True))), nn.Linear(4, 2)), (4,))
 
 
 @pytest.mark.parametrize("layer", [nn.LazyLinear(3), nn.MaxPool2d(2, 1, 1, 3)])
 def test_layers_that_cannot_run_are_named(layer):
     with pytest.raises(ArgumentError, match=r"Run the network once|window lie in the padding"):
-        freeze(nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2)), (1, 2, 2))
+        capture(nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2)), (1, 2, 2))
 
 
 def test_an_own_layer_is_registered_in_one_place():

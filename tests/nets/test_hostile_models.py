@@ -18,7 +18,7 @@ from helpers.commands import safeset
 from helpers.own_files import Trap, photos
 from safeset import ArgumentError, SafesetError, load, train
 from safeset.data.embedded import digits
-from safeset.data.images import cache_folder, folder
+from safeset.data.images import cache_folder, read_folder
 from safeset.runs.certify_files import certify_files
 from safeset.runs.run import Run
 from safeset.system.files import read_tensors
@@ -233,10 +233,10 @@ def test_a_pickle_with_another_suffix_is_refused_unread(run, tmp_path, kind, nam
 def test_a_pickle_in_the_cache_is_refused_unread(tmp_path, monkeypatch):
     monkeypatch.setenv("SAFESET_CACHE", str(tmp_path / "cache"))
     photos(tmp_path / "pets")
-    folder(tmp_path / "pets")
+    read_folder(tmp_path / "pets")
     (cache,) = cache_folder().iterdir()
     cache.write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
-    assert len(folder(tmp_path / "pets").train) == 16
+    assert len(read_folder(tmp_path / "pets").train) == 16
     assert not (tmp_path / "sprung").exists()
 
 

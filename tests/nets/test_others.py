@@ -31,8 +31,8 @@ from helpers.tight import network as tight_network
 from safeset import ArgumentError, CertifiedNet, certify_logits
 from safeset.certificates.margins import METHODS
 from safeset.layers import Abs, MinMax
-from safeset.lipschitz.rules import _RULES
 from safeset.program.exact import evaluate
+from safeset.program.registry import RULES
 
 pytestmark = pytest.mark.filterwarnings("ignore::safeset.errors.RoundingWarning")  # nothing can be certified: so it is
 
@@ -88,7 +88,7 @@ def test_violations_are_planted_in_every_kind_of_layer():
     seen = set()
     for shape, layers in KINDS.values():
         seen |= {type(each) for each in with_head(layers(), shape).modules()}
-    known = {kind for kind in _RULES if kind.__module__.split(".")[0] == "torch" or kind.__module__ == "safeset.layers"}
+    known = {kind for kind in RULES if kind.__module__.split(".")[0] == "torch" or kind.__module__ == "safeset.layers"}
     assert known <= seen
 
 

@@ -19,9 +19,9 @@ from safeset import CertifiedNet, ExactRule, UnsupportedLayerError, register_lay
 from safeset.audit.second_proof import reproved
 from safeset.errors import ArgumentError
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
-from safeset.lipschitz import rules
 from safeset.nets.sealed import Sealed
 from safeset.numerics.directed import Up
+from safeset.program import rules
 from safeset.program.exact import evaluate
 
 X = torch.tensor([[100.0, 0.0]], dtype=torch.float64)
@@ -73,14 +73,12 @@ def test_weights_that_never_rest_are_told(monkeypatch):
         net.certify(X)
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_threads_that_race_get_certificates_of_weights_that_were_there(frozen):
+def test_threads_that_race_get_certificates_of_weights_that_were_there():
     """One thread reloads weights, one asks for frozen nets, three certify: every answer is of one of the two networks.
 
     Whatever a certificate says, its logits tell which weights they came from, and its radius must be that of these.
     """
     net = plain(FIRST)
-    net = net.frozen() if frozen else net
     weights = [torch.tensor(each, dtype=net.network[0].weight.dtype) for each in (FIRST, SECOND)]
     wanted = []
     for each in weights:
@@ -149,8 +147,8 @@ def test_a_frozen_net_that_is_changed_while_it_is_asked_answers_for_one_network(
         return real(self, x)
 
     monkeypatch.setattr(Sealed, "logits", late)
-    assert frozen.certify(X).ranking[0, 0] == 0  # as it was when it was asked
-    assert frozen.certify(X).ranking[0, 0] == 1
+    assert frozen.certify(X).ranking[0, 0] == 0  # whatever is done to what it handed out
+    assert frozen.certify(X).ranking[0, 0] == 0
 
 
 # -- patched code -----------------------------------------------------------------------------------------------------
@@ -294,7 +292,7 @@ class Late(nn.Module):
 
 
 def test_layers_of_one_s_own_that_work_in_place_are_refused_or_leave_their_input_alone(monkeypatch):
-    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
     for kind in (Three, Late):
         register_layer(kind, ExactRule(lambda layer, shape: Up(3.0)))
     with pytest.raises(UnsupportedLayerError, match="to leave its input alone"):
@@ -317,7 +315,7 @@ class Same(nn.Module):
 
 
 def test_what_works_in_place_behind_a_layer_of_one_s_own_is_refused_too(monkeypatch):
-    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
     register_layer(Same, ExactRule())
     body = nn.Sequential(Same(), nn.ReLU(inplace=True))
     with pytest.raises(UnsupportedLayerError, match="which would change the shortcut too"):
@@ -367,3 +365,160 @@ def test_whole_numbers_in_normalisation():
     x = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
     wanted = net.network[1].weight.double() @ torch.tensor([1.0, 0.5]).double() + net.network[1].bias.double()
     assert torch.allclose(net.measure(x).logits[0], wanted, rtol=1e-14)
+
+
+# -- found by hunters -------------------------------------------------------------------------------------------------
+
+
+def test_another_input_shape_between_the_check_and_the_proof_is_no_other_certificate(monkeypatch):
+    network = nn.Sequential(nn.Conv2d(1, 1, (1, 5), padding=(0, 2)), nn.Flatten(), nn.Linear(64, 2))
+    net = CertifiedNet(network, input_shape=(1, 8, 8), guarantee="standard", epsilon=0.1)
+    x, proved = torch.rand(1, 1, 8, 8), CertifiedNet._proved
+
+    def changed(self, *wish):
+        self.input_shape = (1, 16, 4)
+        return proved(self, *wish)
+
+    monkeypatch.setattr(CertifiedNet, "_proved", changed)
+    with pytest.raises(ArgumentError, match=r"inputs of shape \(1, 16, 4\)"):
+        net.certify(x)
+
+
+def test_what_is_written_into_the_input_meanwhile_changes_nothing(monkeypatch):
+    net, x = plain(FIRST), X.double().numpy().copy()
+    expected, real = net.certify(X).windows, Sealed.logits
+
+    def late(self, given):
+        x[:] = 1e9
+        return real(self, given)
+
+    monkeypatch.setattr(Sealed, "logits", late)
+    assert torch.equal(net.certify(x).windows, expected)
+
+
+@pytest.mark.parametrize("stride", [(1.99, 1.99), 1.5])
+def test_a_stride_that_is_no_integer_is_refused(stride):
+    pool = nn.AvgPool2d(2)
+    pool.stride = stride
+    with pytest.raises((ArgumentError, UnsupportedLayerError, TypeError)):
+        CertifiedNet(
+            nn.Sequential(pool, nn.Flatten(), nn.Linear(25, 2)),
+            input_shape=(1, 6, 6),
+            guarantee="standard",
+            epsilon=0.1,
+        )
+
+
+class Flipping(TorchDispatchMode):
+    """Turns the sign of matrices that are converted or copied."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        copies = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
+        return -found if function in copies and found.ndim == 2 else found
+
+
+@pytest.mark.parametrize("ask", [lambda net: net.bounds(), lambda net: net.frozen(), lambda net: net.witnesses()])
+def test_modes_while_a_net_is_sealed_leave_nothing_behind(ask):
+    net = plain(FIRST)
+    expected = plain(FIRST).certify(X)
+    with Flipping():
+        ask(net)
+    assert torch.equal(net.certify(X).windows, expected.windows)
+    assert torch.equal(net.certify(X).ranking, expected.ranking)
+
+
+class Nothing(TorchFunctionMode):
+    """Makes everything 0 that is a conjunction or a number from nothing."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        return torch.zeros_like(found) if getattr(function, "__name__", "") in ("__and__", "arange") else found
+
+
+def test_modes_while_constants_are_estimated_leave_nothing_behind():
+    network = nn.Sequential(nn.AvgPool2d(3, 1), nn.Flatten(), nn.Linear(25, 2))
+    nets = [CertifiedNet(network, input_shape=(1, 7, 7), guarantee="standard", epsilon=0.1) for _ in range(2)]
+    with Nothing():
+        nets[0].estimate(None, nets[0].start_vectors(), 1)
+    assert nets[1].bounds().layers[0].bound > 0.3
+
+
+def test_logits_are_certified_as_they_are_in_any_mode():
+    logits, constants = torch.tensor([[2.0, 1.0, 0.0]]), torch.ones(3, 3)
+    asked = (
+        lambda: safeset.certify_logits(logits, constants, 0.1, "standard").windows,
+        lambda: safeset.membership_radii(logits, constants, 1),
+        lambda: safeset.target_table(logits, constants),
+        lambda: NET.bounds().pairs,
+    )
+    for ask in asked:
+        expected = ask()
+        with Louder():
+            assert torch.equal(ask().as_subclass(torch.Tensor), expected)
+
+
+NET = plain(FIRST)
+
+
+def test_what_certificates_hand_out_is_not_what_is_proved_with():
+    net = plain(FIRST)
+    found = net.certify(X)
+    before = found.windows.clone()
+    for each in vars(found).values():
+        if isinstance(each, torch.Tensor) and each.is_floating_point():
+            each.mul_(100)
+    net.bounds().head.rows.mul_(0.01)
+    assert torch.equal(net.certify(X).windows, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "made"),
+    [
+        (nn.LeakyReLU, "negative_slope", property(lambda self: -50.0, lambda self, value: None)),
+        (nn.Linear, "weight", property(lambda self: torch.eye(2) * -1)),
+        (Residual, "body", property(lambda self: nn.Identity())),
+    ],
+)
+def test_properties_that_hide_what_a_layer_has_are_refused(kind, name, made, monkeypatch):
+    body = nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.1))
+    net = CertifiedNet(
+        nn.Sequential(Residual(body), nn.Linear(2, 2)), input_shape=(2,), guarantee="standard", epsilon=0.1
+    )
+    net.certify(torch.ones(1, 2))
+    monkeypatch.setattr(kind, name, made, raising=False)
+    with pytest.raises((UnsupportedLayerError, ArgumentError)):
+        net.certify(torch.ones(1, 2))
+
+
+class Odd(float):
+    """A number whose absolute value is 0."""
+
+    def __abs__(self):
+        return 0.0
+
+
+def test_a_slope_is_a_plain_number():
+    layer = nn.LeakyReLU()
+    layer.negative_slope = Odd(-50.0)
+    net = CertifiedNet(nn.Sequential(layer, nn.Linear(2, 2)), input_shape=(2,), guarantee="standard", epsilon=0.1)
+    assert net.bounds().layers[0].bound == 50
+
+
+def test_complex_weights_are_refused():
+    with pytest.raises((ArgumentError, UnsupportedLayerError), match="complex"):
+        CertifiedNet(
+            nn.Sequential(nn.Linear(2, 2, dtype=torch.cfloat)), input_shape=(2,), guarantee="standard", epsilon=0.1
+        )
+
+
+def test_errors_of_pairs_must_be_those_of_both_orders():
+    error = torch.zeros(1, 2, 2)
+    error[0, 1, 0] = 9.0
+    with pytest.raises(ArgumentError, match="asymmetric"):
+        safeset.certify_logits(torch.tensor([[2.0, 0.0]]), torch.ones(2, 2), 0.1, "standard", error=error)
+
+
+def test_no_epsilon_is_shown_above_what_was_certified():
+    found = safeset.certify_logits(torch.tensor([[1.0, 0.0]]), torch.full((2, 2), 2**0.5), 0.7071065, "standard")
+    assert "epsilon=0.7071," in repr(found)

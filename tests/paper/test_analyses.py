@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safeset import Affinity, ArgumentError, certify_logits
 from safeset.certificates.constants import HeadConstants
 from safeset.certificates.margins import METHODS
-from safeset.paper.analyses import ROWS, analysed, together
 from safeset.paper.predictions import WAYS, Answers
-from safeset.paper.table import PAPER, PAPER_SAYS, told
+from safeset.paper.shares import ROWS, analysis, together
+from safeset.paper.table import PAPER, PAPER_SAYS, share_lines
 
 NAMES = ("Highway", "River", "Forest", "Pasture", "Sea", "Crop", "City")
 SETS = Affinity([[0, 1], [2, 3, 4]])
@@ -63,7 +63,7 @@ def networks_of(data, seed, *guarantees):
 def test_eurosat(seed):
     networks = networks_of("eurosat", seed, "standard", "rt3", SETS, Affinity([[0, 1, 5], [2, 3]]))
     labels = networks["rt3"].labels.tolist()
-    found = analysed("eurosat", networks)["shares"]
+    found = analysis("eurosat", networks)["shares"]
     for way in METHODS:
         standard, relaxed = sets_of(networks["standard"][way]), sets_of(networks["rt3"][way])
         for label, name in enumerate(("Highway", "River")):
@@ -86,7 +86,7 @@ def test_eurosat(seed):
 @given(st.integers(0, 10_000))
 def test_cifar100(seed):
     networks = networks_of("cifar100", seed, "standard", "rt5", SETS)
-    found = analysed("cifar100", networks)["shares"]
+    found = analysis("cifar100", networks)["shares"]
     groups = [{NAMES[each] for each in one} for one in ({0, 1}, {2, 3, 4}, {5}, {6})]
     every = range(60)
     for way in METHODS:
@@ -117,7 +117,7 @@ def test_cifar100(seed):
 @given(st.integers(0, 10_000))
 def test_membership_and_pairs(seed):
     networks = networks_of("tiny-imagenet", seed, "standard", "rt5")
-    result = analysed("tiny-imagenet", networks)
+    result = analysis("tiny-imagenet", networks)
     relaxed, found = networks["rt5"], result["membership"]
     assert found["k"] == [1, 2, 3, 4, 5]
     robust = [
@@ -145,7 +145,7 @@ def test_membership_and_pairs(seed):
 
 def test_acasxu_has_both_definitions():
     networks = {"targeted": answers(3, Affinity([[0, 1], [1, 2], [3, 4]]))}
-    result = analysed("acasxu", networks)
+    result = analysis("acasxu", networks)
     for way in METHODS:
         rates = networks["targeted"].rates(way)
         shares = {name: each[way] for name, each in result["shares"].items()}
@@ -156,7 +156,7 @@ def test_acasxu_has_both_definitions():
 
 def test_classes_one_by_one():
     networks = networks_of("tiny-imagenet", 0, "standard", "rt5")
-    found, labels = analysed("tiny-imagenet", networks)["classes"], networks["rt5"].labels.tolist()
+    found, labels = analysis("tiny-imagenet", networks)["classes"], networks["rt5"].labels.tolist()
     for row, each in networks.items():
         for label, name in enumerate(NAMES):
             own = [place for place in range(60) if labels[place] == label]
@@ -170,18 +170,18 @@ def test_answers_at_other_points_are_refused():
     networks = networks_of("tiny-imagenet", 0, "standard", "rt5")
     networks["rt5"] = replace(networks["rt5"], labels=networks["rt5"].labels.flip(0))
     with pytest.raises(ArgumentError, match="same points"):
-        analysed("tiny-imagenet", networks)
+        analysis("tiny-imagenet", networks)
 
 
 def test_the_paper_s_word_stands_beside_the_data_set_that_it_is_about():
     share = "points that standard rejects, certified top-1 by RT5"
     found = {"shares": {share: dict.fromkeys(METHODS, 0.25)}}
-    lines = told([{"data": data, **found} for data in ("cifar100", "tiny-imagenet")])
+    lines = share_lines([{"data": data, **found} for data in ("cifar100", "tiny-imagenet")])
     assert [line[3] for line in lines] == ["0.05", "–"]
 
 
 def test_names_agree():
     assert {f"{data}/{row}" for data, rows in ROWS.items() for row in rows} == set(PAPER)
     for data, kinds in (("eurosat", ("standard", "rt3", SETS, SETS)), ("cifar100", ("standard", "rt5", SETS))):
-        assert PAPER_SAYS[data].keys() <= analysed(data, networks_of(data, 0, *kinds))["shares"].keys()
+        assert PAPER_SAYS[data].keys() <= analysis(data, networks_of(data, 0, *kinds))["shares"].keys()
     assert together(answers(0, "standard")["uniform"]) == []

@@ -20,12 +20,12 @@ from safeset.drawing import sheet
 from safeset.errors import DataNotFoundError
 from safeset.paper import figures
 from safeset.paper.drawing import choices, samples
-from safeset.paper.drawing.groups import ACROSS, INSIDE, groups
-from safeset.paper.drawing.surfaces import CLASSES, REJECTED, plane, striped, surfaces
+from safeset.paper.drawing.groups import ACROSS, INSIDE, draw_groups
+from safeset.paper.drawing.surfaces import CLASSES, REJECTED, draw_surfaces, plane, stripe_sets
 from safeset.paper.figures import FIGURES, Figure, draw
 from safeset.paper.networks import runs_of
 from safeset.paper.predictions import answers_of
-from safeset.paper.reproduce import recipe_of
+from safeset.paper.rows import recipe_of
 from safeset.recipes.library import list_recipes
 from safeset.runs.run import Run
 
@@ -113,11 +113,11 @@ def test_what_the_samples_show_against_loops():
         if one["certified"] and not inside and other["certified"]:
             chosen["gathered"].append(place)
     assert all(3 < len(places) < 150 for places in chosen.values())
-    assert choices.recovered(strict, relaxed).nonzero()[:, 0].tolist() == chosen["recovered"]
-    assert choices.several_classes(relaxed, labels).nonzero()[:, 0].tolist() == chosen["several"]
-    assert choices.gathered(relaxed, grouped).nonzero()[:, 0].tolist() == chosen["gathered"]
+    assert choices.is_recovered(strict, relaxed).nonzero()[:, 0].tolist() == chosen["recovered"]
+    assert choices.has_several_classes(relaxed, labels).nonzero()[:, 0].tolist() == chosen["several"]
+    assert choices.is_gathered(relaxed, grouped).nonzero()[:, 0].tolist() == chosen["gathered"]
     wanted = [label in (2, 5) for label in labels.tolist()]
-    assert choices.labelled(labels, list("abcdefg"), ["f", "c"]).tolist() == wanted
+    assert choices.has_label(labels, list("abcdefg"), ["f", "c"]).tolist() == wanted
 
 
 @given(certificates())
@@ -145,7 +145,7 @@ def test_names_in_a_set_stand_in_order_with_what_may_join():
     values = [[2.0, 1.8, 1.4, 0.0]]
     certificate = certify_logits(values, torch.ones(4, 4), 0.5, "rt2", method="floating")
     certificate = certificate.named(["AnnualCrop", "maple_tree", "River", "d"])
-    first, second = samples.named(certificate, 0, label=1)
+    first, second = samples.set_names(certificate, 0, label=1)
     assert (first.text, first.bold, first.optional) == ("Annual Crop", False, False)
     assert (second.text, second.bold, second.optional) == ("maple tree", True, True)
 
@@ -165,7 +165,7 @@ def test_a_place_has_the_colour_of_a_class_of_its_set(code, stripe):
     members = [place for place in range(4) if code >> place & 1]
     sets = torch.tensor([place in members for place in range(4)]).expand(12, 12, -1)
     shown = [CLASSES[member] for member in members] or [REJECTED]
-    pixels = striped(sets, stripe).tolist()
+    pixels = stripe_sets(sets, stripe).tolist()
     for row in range(12):
         for column in range(12):
             assert bytes(pixels[row][column]).hex() == shown[(row + column) // stripe % len(shown)][1:]
@@ -174,7 +174,7 @@ def test_a_place_has_the_colour_of_a_class_of_its_set(code, stripe):
 def test_there_is_a_line_between_different_sets():
     sets = torch.zeros(5, 8, 4, dtype=torch.bool)
     sets[:, 4:, 1] = True
-    pixels = striped(sets)
+    pixels = stripe_sets(sets)
     assert has(pixels, REJECTED)[:, :4].all()
     assert has(pixels, "#ffffff")[:, 4].all()
     assert has(pixels, CLASSES[1])[:, 5:].all()
@@ -192,7 +192,7 @@ def flat(tmp_path_factory):
 def test_surfaces(flat, tmp_path):
     nets = {row.partition("/")[2]: load(runs_of(flat, row, 0)[0].path) for row in FIGURES["surfaces"].rows}
     data = blobs2d()
-    pixels = picture(surfaces(nets, data, across=120))
+    pixels = picture(draw_surfaces(nets, data, across=120))
     assert pixels.shape[1] == sheet.WIDTH * sheet.DOTS
     middle = pixels.shape[1] // 2
     top, bottom = pixels[: len(pixels) // 3], pixels[len(pixels) // 3 : 2 * len(pixels) // 3]
@@ -226,13 +226,13 @@ def stand_ins():
     """Figures of digits, painted as those of the paper's data are."""
     return {
         "highways": Figure(
-            ("digits/standard", "digits/rt3"), partial(figures._recovered, relaxed="rt3", classes=("4", "8"))
+            ("digits/standard", "digits/rt3"), partial(figures._paint_recovered, relaxed="rt3", classes=("4", "8"))
         ),
-        "several": Figure(("digits/rt3",), partial(figures._together, network="rt3")),
+        "several": Figure(("digits/rt3",), partial(figures._paint_together, network="rt3")),
         "both": Figure(
-            ("digits/rt3", "digits/lookalikes"), partial(figures._gathered, relaxed="rt3", grouped="lookalikes")
+            ("digits/rt3", "digits/lookalikes"), partial(figures._paint_gathered, relaxed="rt3", grouped="lookalikes")
         ),
-        "groups": Figure(("digits/rt3",), partial(figures._groups, title="Digits")),
+        "groups": Figure(("digits/rt3",), partial(figures._paint_groups, title="Digits")),
     }
 
 
@@ -255,13 +255,13 @@ def test_surfaces_of_several_radii_are_refused(flat):
     old = nets["standard"]
     nets["standard"] = CertifiedNet(old.network, input_shape=(2,), guarantee="standard", epsilon=2 * old.epsilon)
     with pytest.raises(ArgumentError, match="networks of one ε to compare"):
-        surfaces(nets, blobs2d(), across=20)
+        draw_surfaces(nets, blobs2d(), across=20)
 
 
 def test_the_images_are_those_that_were_drawn(quick):
     answers, data = answers_of(runs_of(quick, "digits/rt3", 0)[0]), digits()
-    pixels = picture(samples.together(answers, data, network="rt3", seed=3, rows=1))
-    points = choices.several_classes(answers["uniform"], answers.labels)
+    pixels = picture(samples.draw_together(answers, data, network="rt3", seed=3, rows=1))
+    points = choices.has_several_classes(answers["uniform"], answers.labels)
     chosen = choices.some_of(points, samples.COLUMNS, 3)
     assert len(chosen) == samples.COLUMNS
     wide = (sheet.WIDTH - 2 * sheet.MARGIN) / samples.COLUMNS
@@ -274,17 +274,17 @@ def test_the_images_are_those_that_were_drawn(quick):
         assert answers["uniform"].ranking[place, 0] == data.test.y[place]
 
 
-def test_nothing_that_qualifies_is_told(quick):
+def test_nothing_that_qualifies_is_reported(quick):
     answers, data = answers_of(runs_of(quick, "digits/rt3", 0)[0]), digits()
     networks = {"standard": answers, "rt3": answers}  # whatever one rejects, the other does too
-    pixels = picture(samples.recovered(networks, data, relaxed="rt3", classes=("4",), seed=0))
+    pixels = picture(samples.draw_recovered(networks, data, relaxed="rt3", classes=("4",), seed=0))
     assert len(pixels) < 400
 
 
 def test_networks_at_other_points_are_refused(quick, tmp_path):
     answers, data = answers_of(runs_of(quick, "digits/rt3", 0)[0]), digits()
     with pytest.raises(ArgumentError, match="answers of rt3 at the 1,198 test points of digits"):
-        samples.together(
+        samples.draw_together(
             answers, type(data)("digits", data.test, data.train, data.class_names, ""), network="rt3", seed=0
         )
 
@@ -294,7 +294,7 @@ def test_groups_where_nothing_is_certified(classes):
     ties = torch.zeros(5, classes, dtype=torch.float64)
     certificate = certify_logits(ties, HeadConstants(torch.eye(classes, dtype=torch.float64)), 0.1, "rt3")
     assert not certificate.certified.any()
-    pixels = picture(groups(certificate, title="None", superclasses=[str(place // 5) for place in range(classes)]))
+    pixels = picture(draw_groups(certificate, title="None", superclasses=[str(place // 5) for place in range(classes)]))
     assert not has(pixels, INSIDE).any()
     assert not has(pixels, ACROSS).any()
 
@@ -302,9 +302,9 @@ def test_groups_where_nothing_is_certified(classes):
 def test_groups_of_many_classes():
     certificate, _ = random_certificate(points=300, classes=30)
     names = [f"class_{place}" for place in range(30)]
-    plain = picture(groups(certificate.named(names), title="Many"))
+    plain = picture(draw_groups(certificate.named(names), title="Many"))
     above = picture(
-        groups(certificate.named(names), title="Many", superclasses=[str(place // 5) for place in range(30)])
+        draw_groups(certificate.named(names), title="Many", superclasses=[str(place // 5) for place in range(30)])
     )
     blue, orange = "#0072b2", "#d55e00"
     assert has(plain, blue).mean() > 0.01
@@ -329,7 +329,7 @@ def test_surfaces_train_what_is_missing(monkeypatch, tmp_path):
     assert Run(tmp_path / "runs" / "blobs2d" / "rt2-seed4").read_recipe().seed == 4
 
 
-def test_what_is_left_out_is_told(tmp_path):
+def test_what_is_left_out_is_reported(tmp_path):
     told = []
     draw(runs=tmp_path, tell=told.append)  # nothing is drawn before it is asked for
     assert len(told) == len(FIGURES) - 1

@@ -13,7 +13,7 @@ from helpers.nets import image_network, inputs
 from safeset import ArgumentError, CertifiedNet, SafesetError, certify_logits, membership_radii, target_table, train
 from safeset.certificates.margins import METHODS
 from safeset.data.dataset import Split
-from safeset.paper.predictions import NAME, WAYS, Answers, answered, answers_of, estimated
+from safeset.paper.predictions import NAME, WAYS, Answers, answer, answers_of, estimate_constants
 from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
 
@@ -34,7 +34,7 @@ def split():
 
 @pytest.fixture(scope="module")
 def answers(net, split):
-    return answered(net, split)
+    return answer(net, split)
 
 
 def test_certificates_are_those_of_the_net(net, split, answers):
@@ -44,7 +44,7 @@ def test_certificates_are_those_of_the_net(net, split, answers):
         assert torch.equal(answers[method].windows, again.windows)
         assert torch.equal(answers[method].ranking, again.ranking)
         assert answers.seconds[method] > 0
-    guessed = certify_logits(net.measure(split.inputs).logits, estimated(net), 0.3, "rt3", method="uniform")
+    guessed = certify_logits(net.measure(split.inputs).logits, estimate_constants(net), 0.3, "rt3", method="uniform")
     assert torch.equal(answers["estimate"].windows, guessed.windows)
     assert bool((guessed.radius >= answers["uniform"].radius).all())  # an estimate is a lower bound of the constants
 
@@ -111,11 +111,11 @@ def test_answers_of_a_run_are_made_once(tmp_path, monkeypatch):
         assert (rates["vra"], rates["rejection"]) == (rows[method]["vra"], rows[method]["rejection_rate"])
         assert rates["accuracy"] == rows[method]["accuracy"]
     with monkeypatch.context() as patched:
-        patched.setattr("safeset.paper.predictions.answered", lambda *_: pytest.fail("made again"))
+        patched.setattr("safeset.paper.predictions.answer", lambda *_: pytest.fail("made again"))
         assert torch.equal(answers_of(run, "cpu").labels, first.labels)
     stale = replace(first, about={**first.about, "weights": "of another network"}, labels=first.labels * 0)
     stale.write(run.path / NAME)
-    assert torch.equal(answers_of(run, "cpu").labels, first.labels)  # made anew
+    assert torch.equal(answers_of(run, "cpu").labels, first.labels)  # made again
 
 
 def test_other_files_are_refused(answers, tmp_path):

@@ -1,4 +1,4 @@
-"""Rows of the paper's table, trained and evaluated anew: here a small one."""
+"""Rows of the paper's table, trained and evaluated again: here a small one."""
 
 import json
 import signal
@@ -11,11 +11,12 @@ from safeset import ArgumentError, DataNotFoundError
 from safeset.cli.options import changes as read_changes
 from safeset.errors import TrainingWarning
 from safeset.evaluation import SHARES, SIZES
-from safeset.paper import analyses
-from safeset.paper.analyses import ROWS
+from safeset.paper import shares
+from safeset.paper.analyse import analyse
 from safeset.paper.networks import groups, runs_of
-from safeset.paper.reproduce import analyse, reproduce
-from safeset.paper.table import PAPER, compared
+from safeset.paper.reproduce import reproduce
+from safeset.paper.shares import ROWS
+from safeset.paper.table import PAPER, table_lines
 from safeset.recipes.library import list_recipes, recipe_folder
 from safeset.runs.load import load
 from safeset.training.interruption import Interrupted
@@ -52,7 +53,7 @@ def test_what_is_missing_is_trained_and_nothing_else(tmp_path):
     assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "results" / "digits").iterdir())][:2] == stamps
     assert more[2]["seed"] == 2
     assert (tmp_path / "runs" / "digits" / "rt3-seed2").is_dir()
-    lines = compared(more)
+    lines = table_lines(more)
     assert [line[1] for line in lines] == ["vra", "rejection", "accuracy", "top1", "smallest_share", *SIZES]
     assert lines[0][0] == "digits/rt3"
     assert lines[0][2:4] == ["3", "–"]
@@ -61,7 +62,7 @@ def test_what_is_missing_is_trained_and_nothing_else(tmp_path):
 def test_the_paper_s_numbers_stand_beside_ours():
     rates = {"vra": 0.361, "rejection": 0.5, "accuracy": 0.7}
     record = {"row": "cifar100/rt5", **dict.fromkeys(("uniform", "floating", "joint", "estimate"), rates)}
-    assert compared([record])[0] == ["cifar100/rt5", "vra", "1", "0.360 ± 0.002", "0.361", "0.361", "0.361", "0.361"]
+    assert table_lines([record])[0] == ["cifar100/rt5", "vra", "1", "0.360 ± 0.002", "0.361", "0.361", "0.361", "0.361"]
 
 
 def test_results_of_other_recipes_are_not_mixed(tmp_path):
@@ -84,7 +85,7 @@ def test_results_of_other_recipes_are_not_mixed(tmp_path):
 
 def test_analyses_are_of_the_published_networks(tmp_path, monkeypatch):
     monkeypatch.setitem(ROWS, "digits", ("standard", "rt3"))
-    monkeypatch.setitem(analyses._SHARES, "digits", lambda networks: {"points": {"uniform": len(networks["rt3"])}})
+    monkeypatch.setitem(shares._SHARES, "digits", lambda networks: {"points": {"uniform": len(networks["rt3"])}})
     places = {"runs": tmp_path / "runs", "device": "cpu"}
     results, out = tmp_path / "results", tmp_path / "analyses"
     records = reproduce(["digits/rt3"], seeds=2, changes=QUICK, out=results, **places)
@@ -98,7 +99,7 @@ def test_analyses_are_of_the_published_networks(tmp_path, monkeypatch):
     (out / "digits-seed0.json").unlink()
     path, stale = results / "digits" / "rt3-seed0.json", {**found, "weights": {"rt3": "of another"}, "shares": {}}
     (out / "digits-seed0.json").write_text(json.dumps(stale))
-    assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]  # made anew
+    assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]  # made again
     for key, bad in (("data", "cifar100"), ("data", [1]), ("seed", 5), ("test", "of others"), ("changes", {})):
         (out / "digits-seed0.json").write_text(json.dumps({**found, key: bad}))
         assert analyse(["digits/rt3"], seeds=2, results=results, out=out, **places) == [found]
@@ -129,7 +130,7 @@ def test_networks_that_are_there_are_not_trained_again(tmp_path, monkeypatch):
     assert reproduce(["digits/rt3"], seeds=3, changes=QUICK, **places) == first
 
 
-def test_what_is_done_is_told(tmp_path):
+def test_what_is_done_is_reported(tmp_path):
     said, places = [], {"out": tmp_path / "results", "runs": tmp_path / "runs", "device": "cpu", "changes": QUICK}
     reproduce(["digits/rt3"], seeds=1, tell=said.append, **places)
     reproduce(["digits/rt3"], seeds=3, tell=said.append, **places)
@@ -176,7 +177,7 @@ def test_groups_of_seeds(tmp_path):
 def test_mistakes_are_named(tmp_path, monkeypatch):
     for bad in (0, -1, 2.5, True, 10**20):
         for ask in (reproduce, analyse):
-            with pytest.raises(ArgumentError, match=rf"`seeds` to be a whole number in 1\.\.1000, but got {bad}"):
+            with pytest.raises(ArgumentError, match=rf"`seeds` to be an integer in 1\.\.1000, but got {bad}"):
                 ask(["digits/rt3"], seeds=bad)
     _, errors = safeset("reproduce", "digits/rt3", "cifar100/rt6", "--seeds", "1", cwd=tmp_path, code=1)
     assert "cifar100/rt5" in errors

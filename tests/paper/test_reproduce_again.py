@@ -1,4 +1,4 @@
-"""Rows of the paper's table, asked for once more: what is there counts, and what is wrong with it is told."""
+"""Rows of the paper's table, asked for once more: what is there counts, and what is wrong with it is reported."""
 
 import json
 import os
@@ -13,9 +13,10 @@ import pytest
 from safeset import ArgumentError
 from safeset.cli.options import changes as read_changes
 from safeset.errors import TrainingWarning
-from safeset.paper import analyses
-from safeset.paper.analyses import ROWS
-from safeset.paper.reproduce import analyse, reproduce
+from safeset.paper import shares
+from safeset.paper.analyse import analyse
+from safeset.paper.reproduce import reproduce
+from safeset.paper.shares import ROWS
 from safeset.runs.load import load
 from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
@@ -87,18 +88,18 @@ def test_a_seed_whose_folder_is_gone_is_trained_alone(again):
         command()  # the group's own directory is in the way
 
 
-def test_networks_of_another_recipe_are_told_with_their_directory(again):
+def test_networks_of_another_recipe_are_reported_with_their_directory(again):
     path, command = again
     with pytest.raises(ArgumentError, match=r"`epochs` 2, but got 1. Choose other --runs, or remove .*rt3-seed0-to-1"):
         command(changes={**QUICK, "epochs": 1}, out=path / "others")
     assert not (path / "others").exists()
     lost = path / "runs" / "digits" / "rt3-seed2"
     lost.mkdir()
-    (lost / "recipe.toml").write_text("epsilon = 0.7")  # nothing was saved behind it: it is begun anew
+    (lost / "recipe.toml").write_text("epsilon = 0.7")  # nothing was saved behind it: it is begun again
     assert command(seeds=3)[2]["epsilon"] == 0.5
 
 
-def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
+def test_what_is_no_result_of_the_row_is_reported_with_the_remedy(again):
     path, command = again
     file = path / "results" / "digits" / "rt3-seed1.json"
     whole = json.loads(file.read_text())
@@ -114,14 +115,17 @@ def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
         ({"split": "test"}, "the `split` of their recipe, validation, at .*, but got 'test'"),
         *(({"changes": bad}, "none of changes") for bad in (None, [], "x", 1)),
         ({"weights": None}, "none of weights"),
-        ({"guarantee": "rt2"}, "results of the guarantee rt3 in .*, but got those of rt2"),
-        ({"recipe": {**whole["recipe"], "guarantee": "rt2"}}, "the guarantee rt3 in .*, but got those of rt2"),
+        ({"guarantee": "rt2"}, "the `guarantee` of their recipe, rt3, at .*, but got rt2"),
+        (
+            {"recipe": {**whole["recipe"], "guarantee": "rt2"}},
+            "`guarantee` rt3 in .*, but got those .* rt2",
+        ),
         ({"recipe": {**whole["recipe"], "guarantee": 3}}, "results with a recipe and a guarantee at"),
         ({"guarantee": None}, "results with a recipe and a guarantee at"),
-        ({"recipe": {**whole["recipe"], "seed": 3}}, "a recipe with seed 1 at .*, but got 3"),
+        ({"recipe": {**whole["recipe"], "seed": 3}}, "`seed` 1 in .*, but got those with `seed` 3"),
         (
             {"recipe": {**whole["recipe"], "data": {"source": "blobs2d"}}},
-            "digits in .*, but got those on source blobs2d",
+            "digits in .*, but got those with `data` source blobs2d",
         ),
     ):
         file.write_text(json.dumps({**whole, **changed}))
@@ -131,7 +135,7 @@ def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
     with pytest.raises(ArgumentError, match="none of split"):
         command()
     file.write_text("{")
-    with pytest.raises(ArgumentError, match="Remove it, and it is made anew"):
+    with pytest.raises(ArgumentError, match="Remove it, and it is made again"):
         command()
     other = json.loads((file.parent / "rt3-seed0.json").read_text())
     file.write_text(json.dumps({**whole, "weights": other["weights"]}))
@@ -144,7 +148,7 @@ def test_what_is_no_result_of_the_row_is_told_with_the_remedy(again):
         command()
 
 
-def test_a_directory_whose_parts_do_not_belong_together_is_told(again):
+def test_a_directory_whose_parts_do_not_belong_together_is_reported(again):
     path, command = again
     shutil.rmtree(path / "results")
     group = path / "runs" / "digits" / "rt3-seed0-to-1"
@@ -201,7 +205,7 @@ def test_networks_of_other_data_are_not_taken(tables, monkeypatch):
     (path / "elsewhere").mkdir()
     shutil.copy(path / "b.npz", path / "elsewhere" / "a.npz")
     monkeypatch.chdir(path / "elsewhere")
-    with pytest.raises(ArgumentError, match=r"elsewhere/a\.npz.* in .*, but got those on source .*a\.npz"):
+    with pytest.raises(ArgumentError, match=r"elsewhere/a\.npz.* in .*, but got those with `data` source .*a\.npz"):
         command("a.npz", path / "a")
     monkeypatch.chdir(path)
     assert command("a.npz", path / "a") == [found]
@@ -223,7 +227,7 @@ def test_networks_of_other_data_are_not_taken(tables, monkeypatch):
         ("labels", lambda tensors, texts: tensors.update(labels=tensors["labels"][:50].clone())),
     ],
 )
-def test_stored_answers_that_do_not_fit_are_made_anew(again, name, damage):
+def test_stored_answers_that_do_not_fit_are_made_again(again, name, damage):
     path, command = again
     first = command()
     shutil.rmtree(path / "results")
@@ -275,7 +279,7 @@ def test_what_killed_processes_left_is_removed_and_what_living_ones_write_is_not
 def test_rows_that_do_not_compare_are_not_analysed(again, monkeypatch):
     path, _ = again
     monkeypatch.setitem(ROWS, "digits", ("standard", "rt3"))
-    monkeypatch.setitem(analyses._SHARES, "digits", lambda networks: {"points": {"uniform": len(networks["rt3"])}})
+    monkeypatch.setitem(shares._SHARES, "digits", lambda networks: {"points": {"uniform": len(networks["rt3"])}})
     places = {"runs": path / "runs", "device": "cpu"}
     other = {**QUICK, "epsilon": 0.3}
     reproduce(["digits/standard"], seeds=1, changes=other, out=path / "results", **places)

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from helpers.nets import image_network, inputs
-from safeset import CertifiedNet, UnsupportedLayerError, create_model
+from safeset import CertifiedNet, ExactRule, UnsupportedLayerError, create_model, register_layer
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Residual
-from safeset.program.exact import Multiples, evaluate, rational, squared_norm
-from safeset.program.from_modules import freeze
+from safeset.numerics.multiples import Multiples, rational, squared_norm
+from safeset.program import rules
+from safeset.program.exact import evaluate
+from safeset.program.from_modules import capture
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 IMAGE = (4, 7, 6)
@@ -113,7 +115,6 @@ class Subclass(nn.ReLU):
     [
         nn.Tanh(),
         Subclass(),
-        nn.BatchNorm2d(4),
         nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
         nn.AvgPool2d(2, ceil_mode=True),
         nn.AvgPool2d(2, divisor_override=3),
@@ -123,8 +124,15 @@ class Subclass(nn.ReLU):
     ids=str,
 )
 def test_unknown_layers_are_refused(layer):
-    with pytest.raises(UnsupportedLayerError, match=r"exact arithmetic, but got .*frozen\(\)"):
+    with pytest.raises(UnsupportedLayerError):
         evaluate(nn.Sequential(layer), torch.zeros(IMAGE))
+
+
+def test_layers_of_one_s_own_have_no_exact_form(monkeypatch):
+    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
+    register_layer(Subclass, ExactRule())
+    with pytest.raises(UnsupportedLayerError, match=r"exact arithmetic, but got .*known to their rule alone"):
+        evaluate(nn.Sequential(Subclass()), torch.zeros(IMAGE))
 
 
 def test_parts_that_are_frozen_are_known(net):
@@ -138,6 +146,6 @@ def shape_of(net):
 @pytest.mark.slow
 def test_networks_of_the_papers_size():
     torch.manual_seed(0)
-    frozen, *_ = freeze(create_model("cnn-2c2f", input_shape=(3, 32, 32), classes=100), (3, 32, 32))
+    frozen, *_ = capture(create_model("cnn-2c2f", input_shape=(3, 32, 32), classes=100), (3, 32, 32))
     x = torch.rand(3, 32, 32, dtype=torch.float64)
     assert [float(logit) for logit in evaluate(frozen, x)] == pytest.approx(frozen(x[None])[0].tolist(), abs=1e-12)

@@ -1,4 +1,4 @@
-"""Closed streams, broken pipes, full disks, directories that cannot be written: told, and nothing is lost."""
+"""Closed streams, broken pipes, full disks, directories that cannot be written: reported, and nothing is lost."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def test_an_evaluation_is_kept_though_nobody_reads_it(work):
     assert json.loads((work / "e.json").read_text())["rows"]
 
 
-def test_a_training_goes_on_though_nobody_is_told(work, tmp_path):
+def test_a_training_goes_on_though_nobody_listens(work, tmp_path):
     for place, options in enumerate(({"error_lines": 0}, {"stderr": "/dev/full"})):
         flags = ("--data", "blobs2d", "--epochs", "2", "--out", tmp_path / str(place))
         output, _ = safeset("train", *flags, cwd=work, **options)
@@ -73,7 +73,7 @@ def test_a_training_goes_on_though_nobody_is_told(work, tmp_path):
 # -- closed streams ---------------------------------------------------------------------------------------------------
 
 
-def test_closed_streams_are_told(work):
+def test_closed_streams_are_reported(work):
     done = shell("safeset certify run some.npz --csv >&-", work)
     assert done.returncode == 1
     assert done.stderr == "error: Expected standard output for the answers, but got none: it is closed.\n"
@@ -86,7 +86,8 @@ def test_closed_streams_are_told(work):
 def test_a_file_is_never_opened_as_a_closed_stream(work):
     """What is meant for the terminal would be written into it."""
     code = (
-        "import os, sys\nfrom safeset import cli\nos.close(0), os.close(2)\nsys.argv = ['safeset', 'version']\n"
+        "import os, sys\nfrom safeset.cli import app as cli\n"
+        "os.close(0), os.close(2)\nsys.argv = ['safeset', 'version']\n"
         "try:\n    cli.main()\nfinally:\n    print(os.open('some.npz', os.O_RDONLY) > 2)"
     )
     command = [sys.executable, "-c", code]
@@ -107,7 +108,7 @@ def test_a_file_is_never_opened_as_a_closed_stream(work):
         b"/dev/null\n",
     ],
 )
-def test_nonsense_on_standard_input_is_told(work, stdin):
+def test_nonsense_on_standard_input_is_reported(work, stdin):
     output, errors = safeset("certify", "run", "-", "--json", cwd=work, stdin=stdin, code=1)
     (record,) = map(json.loads, output.splitlines())
     assert record["problem"]
@@ -126,7 +127,7 @@ def test_nonsense_on_standard_input_is_told(work, stdin):
         ["certify", "run", "some.npz", "--json"],
     ],
 )
-def test_a_full_disk_for_the_output_is_told(work, arguments):
+def test_a_full_disk_for_the_output_is_reported(work, arguments):
     _, errors = safeset(*arguments, cwd=work, stdout="/dev/full", code=1)
     assert errors == "error: No space left on device\n"
 
@@ -151,7 +152,7 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
 # -- directories that cannot be written -------------------------------------------------------------------------------
 
 
-def test_a_directory_that_cannot_be_written_is_told(work):
+def test_a_directory_that_cannot_be_written_is_reported(work):
     shutil.copytree(work / "run", work / "locked")
     before = content(work / "locked")
     (work / "locked").chmod(0o555)

@@ -71,7 +71,7 @@ def test_two_workers_take_the_steps_of_one(tmp_path):
     for seeds in (1, 2):
         losses, state = steps(Workers(), seeds)
         mine = one[str(seeds)]
-        assert mine == two[str(seeds)]  # losses, parameters, power vectors and moments: to the bit
+        assert mine == two[str(seeds)]  # losses, parameters, power vectors and moments: bit for bit
         assert len(losses) == 20
         assert torch.allclose(torch.tensor(mine["losses"]), torch.tensor(losses), rtol=2e-5)
         for got, wanted in zip(mine["state"], state.tensors(), strict=True):
@@ -185,7 +185,7 @@ def test_workers_that_are_stopped_or_lost_go_on_where_they_were(undisturbed, tmp
     command = ["-m", "safeset", "train", *TRAINING, "--out", "two"]
     stopped = torchrun(*command, cwd=tmp_path, restarts=1)
     wait_for(2, stopped)
-    kill(stopped, 0)  # all start anew, and go on where they were, without --resume: it is their own run
+    kill(stopped, 0)  # all start again, and go on where they were, without --resume: it is their own run
     wait_for(epochs() + 2, stopped)
     stopped.send_signal(signal.SIGTERM)
     _, errors = ended(stopped, code=1)

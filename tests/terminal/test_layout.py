@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from safeset.terminal.layout import folded, table_lines
+from safeset.terminal.layout import fold, table_lines
 
 LETTERS = "abz019 .{},±ε≈–日本語한국e\u0301\u00a0🙂"  # wide ones, and one that takes no cell of its own
 CELLS = st.text(LETTERS, max_size=30) | st.text(LETTERS, min_size=40, max_size=120) | st.just("")
@@ -52,7 +52,7 @@ def test_without_a_width_every_row_is_a_line(table):
 
 @given(st.text(LETTERS), st.integers(2, 60))
 def test_a_folded_text_is_whole(text, width):
-    lines = folded(text, width)
+    lines = fold(text, width)
     assert all(cell_len(line) <= width for line in lines)
     assert letters("".join(lines)) == letters(text)
     if all(cell_len(word) <= width for word in text.split(" ")):

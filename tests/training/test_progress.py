@@ -136,8 +136,8 @@ def test_top1_is_drawn_where_it_was_recorded(drawn, tmp_path):
 PROOF = """
 import torch
 from torch import nn
-import safeset, safeset.nets.proof
-safeset.nets.proof.LONG = 1e6  # a network whose proof takes long would make a long test
+import safeset, safeset.proofs.prove
+safeset.proofs.prove.LONG = 1e6  # a network whose proof takes long would make a long test
 network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 64), nn.Linear(64, 4))
 net = safeset.CertifiedNet(network, input_shape=(3, 8, 8), guarantee="rt2", epsilon=0.1)
 print(len(net.certify(torch.zeros(1, 3, 8, 8))))

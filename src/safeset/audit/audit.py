@@ -97,7 +97,7 @@ def audit_run(
         "seconds": 0.0,
         **({"unfinished": unfinished} if unfinished else {}),
         "weights": weights_digest(own.network.state_dict()),
-        **provenance(next(net.parameters()).device),
+        **provenance(net.device),
         "recipe": recipe.json_table(),
     }
     result["verdict"], result["reasons"], result["notes"] = verdict(result)

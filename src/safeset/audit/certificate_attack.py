@@ -22,11 +22,11 @@ from safeset.certificates.certify_logits import certify_logits
 from safeset.certificates.constants import HeadConstants
 from safeset.data.dataset import Progress, Split
 from safeset.errors import UnsupportedLayerError, expected
-from safeset.nets.net import FrozenNet
+from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import Deadline, OutOfTimeError
+from safeset.numerics.multiples import rational, squared_norm
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.exact import evaluate as exactly
-from safeset.program.exact import rational, squared_norm
 from safeset.system.files import write_whole
 
 FACTORS = (0.5, 0.25, 0.1)  # of the constants, in the positive control
@@ -97,7 +97,8 @@ class Auditor:
         if not len(split):
             raise expected("points to audit", "none")
         self.net, self.clock = net, clock
-        device = next(net.parameters()).device
+        device = net.program.device
+        self.layers = net.network  # the same as the program, with gradients that cost less
         self.x, self.y = split.exact.to(device), split.y.to(device)
         self.head = net.bounds().head
         largest = net.guarantee.largest_k(net.classes)
@@ -232,7 +233,7 @@ class Auditor:
         """Attacks on some windows at a time, while there is time; at least one."""
         for start in range(0, len(promises), self.rows_at_once):
             part = promises[slice(start, start + self.rows_at_once)]
-            yield part, attacked(self.net.network, self.head.rows, self.windows(part), seed=start)
+            yield part, attacked(self.layers, self.head.rows, self.windows(part), seed=start)
             if time.perf_counter() > deadline:
                 return
 
@@ -252,10 +253,10 @@ class Auditor:
         if proved < math.inf and not apart < Fraction(proved) ** 2:
             return {"exact": False, "float64": False}
         with strict_arithmetic():
-            in_floats = float(breaking_margin(self.net.network(moved[None]), self.windows(promise))) <= 0
+            in_floats = float(breaking_margin(self.net.program.run(moved[None]), self.windows(promise))) <= 0
         try:
             end = self.clock.end(part)
-            before, after = (exactly(self.net.network, each.cpu(), end) for each in (x, moved))
+            before, after = (exactly(self.net.program, each.cpu(), end) for each in (x, moved))
         except (UnsupportedLayerError, OutOfTimeError):
             return {"exact": None, "float64": in_floats}
         order = sorted(range(len(before)), key=lambda each: -before[each])

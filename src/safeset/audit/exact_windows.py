@@ -15,11 +15,12 @@ from math import inf, isqrt
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
-from safeset.audit.allowances import LARGEST, LEAST, Carried, Line, error_of, root, squares
+from safeset.lipschitz.forward_error_exact import LARGEST, LEAST, Carried, Line, error_of, root, squares
 from safeset.numerics.integers import Deadline
-from safeset.program.exact import Array, Multiples
+from safeset.numerics.multiples import Array, Multiples
+from safeset.program.linear import Linear
 
 SPARE = 64  # bits beyond what the smallest of the numbers needs
 WIDEST = 5  # b − a up to which a window has chains of at most three pairs: wider ones rest on a window inside
@@ -33,14 +34,14 @@ class Head:
     """Rows, biases and Lipschitz constant of what enters them, without rounding.
 
     Args:
-        layer: the linear head.
+        layer: the linear head of a program.
         scale: the bound of all before it.
         before: what is known of the features.
         finest: a power of two of which all logits are multiples.
         deadline: when to stop.
     """
 
-    layer: nn.Linear
+    layer: Linear
     scale: float
     before: Carried
     finest: Fraction
@@ -87,7 +88,7 @@ class Head:
     @property
     def _rounded(self) -> Line:
         """What a product with a row of norm 1 loses, as a line."""
-        return self.before.together.times(error_of(self.layer.in_features + 1))
+        return self.before.together.times(error_of(self.layer.weight.shape[1] + 1))
 
     @cached_property
     def steps(self) -> int:
@@ -113,9 +114,9 @@ class Head:
     @cached_property
     def fixed(self) -> Array:
         """(classes,) what rounding costs a logit at every point: its bias, and underflow."""
-        share = error_of(self.layer.in_features + 1)
-        biases = np.zeros(len(self.sizes)) if self.layer.bias is None else self.layer.bias.detach().cpu().numpy()
-        underflow = self.layer.in_features * LEAST
+        share = error_of(self.layer.weight.shape[1] + 1)
+        biases = np.zeros(len(self.sizes)) if self.layer.bias is None else self.layer.bias.cpu().numpy()
+        underflow = self.layer.weight.shape[1] * LEAST
         found = [self.count(share * abs(Fraction(float(bias))) + underflow) for bias in biases]
         return np.array([*found, None], dtype=object)[:-1]
 

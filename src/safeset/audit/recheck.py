@@ -11,17 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.audit.allowances import carried
 from safeset.audit.exact_windows import Head, Point, answer, eligible_at, false_windows
+from safeset.audit.second_proof import carried
 from safeset.certificates.certificate import Certificate
 from safeset.errors import UnsupportedLayerError
-from safeset.nets.net import FrozenNet
-from safeset.nets.proof import Bounds
+from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import Deadline, OutOfTimeError
+from safeset.numerics.multiples import Multiples
 from safeset.numerics.strict import strict_arithmetic
-from safeset.program.exact import Multiples
 from safeset.program.exact import evaluate as exactly
-from safeset.program.from_modules import Step
+from safeset.proofs.prove import Bounds
 
 EXACTLY = 3  # points whose logits are computed in rationals
 LARGER = 1 + 1e-6  # times a stated radius: where this is proved too, the radius is smaller than need be
@@ -83,14 +82,11 @@ def recheck(
     found = Rechecked(of_points=len(_with_windows(certificate)))
     _compare(found, net, x, certificate)
     try:
-        before = carried(net.network, net._steps[:-1], bounds.layers)
+        before = carried(net.program, bounds.layers)
     except (UnsupportedLayerError, OverflowError, ValueError):
         found.open.append("windows cannot be recomputed: a layer of your own, or a bound that is not finite")
         return found
-    final = net._steps[-1]
-    assert isinstance(final, Step)
-    layer: Any = net.network.get_submodule(final.name)
-    head = Head(layer, float(bounds.head.scale), before, _unit(logits), deadline)
+    head = Head(net.program.head, float(bounds.head.scale), before, _unit(logits), deadline)
     try:
         _points(found, head, net, x, logits, certificate)
     except OutOfTimeError:
@@ -99,7 +95,7 @@ def recheck(
         finite = logits.isfinite().all(dim=1)
         for place in [place for place in _with_windows(certificate) if bool(finite[place])][:EXACTLY]:
             point = Point(head, x[place].cpu(), logits[place].tolist(), certificate.ranking.shape[1])
-            if not _near(point, logits[place].tolist(), exactly(net.network, x[place].cpu(), last).tolist(), 1):
+            if not _near(point, logits[place].tolist(), exactly(net.program, x[place].cpu(), last).tolist(), 1):
                 found.tell("logits further from the exact ones than rounding can be")
             found.logits += 1
     if not found.logits and found.of_points:
@@ -135,11 +131,11 @@ def _compare(found: Rechecked, net: FrozenNet, x: Tensor, certificate: Certifica
 
 def _points(found: Rechecked, head: Head, net: FrozenNet, x: Tensor, logits: Tensor, certificate: Certificate) -> None:
     """Every point with a window: logits, ranking, eligible k, windows."""
-    k, guarantee = certificate.ranking.shape[1], str(net.guarantee)
+    k, guarantee, layers = certificate.ranking.shape[1], str(net.guarantee), net.network
     some = _with_windows(certificate)
     for places in (some[start : start + AT_ONCE] for start in range(0, len(some), AT_ONCE)):
         with strict_arithmetic(), torch.no_grad():
-            direct = net.network(x[places]).cpu()
+            direct = layers(x[places]).cpu()  # by torch's modules, not by the program's operations
         for place, again in zip(places, direct, strict=True):
             head.deadline.check()
             row = logits[place].tolist()

@@ -13,8 +13,8 @@ from safeset.errors import ArgumentError, SafesetError
 from safeset.evaluation import evaluate
 from safeset.guarantees.guarantee import as_guarantee, names_a_file
 from safeset.nets.net import CertifiedNet
-from safeset.nets.proof import LayerBound
 from safeset.numerics.integers import OutOfTimeError
+from safeset.proofs.prove import LayerBound
 from safeset.recipes.recipe import FittedRecipe, Recipe
 from safeset.runs.run import Run
 from safeset.system.files import plain
@@ -202,7 +202,7 @@ def _bounds(stored: dict[str, Any], net: CertifiedNet, anew: Sequence[Reproof]) 
         told = [LayerBound(*line, "", 0.0) for line in lines]
         if [line[:2] for line in lines] != [line[:2] for line in proved]:
             return {"what": "bounds", "verdict": DIFFERENT, "said": "other layers"}
-        product = product_of(net._steps[:-1], iter(told))
+        product = product_of(net.frozen().program, told)
         whole = math.isclose(scale, float(product), rel_tol=1e-9)
         pairs = [*zip((line[2] for line in lines), (line[2] for line in proved), strict=True)]
         pairs.append((scale, float(bounds.head.scale)))
@@ -225,7 +225,7 @@ def _device(stored: dict[str, Any]) -> str:
 
 
 def _device_of(net: CertifiedNet) -> str:
-    return next(net.parameters()).device.type
+    return net.device.type
 
 
 def _check(what: str, stored: Any, found: Any) -> Check:

@@ -4,19 +4,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.certificates.promises import Answer, answers, check_preference, promise, shown
+from safeset.certificates.promises import Answer, answers, check_preference, promise, shown, shown_epsilon
 from safeset.errors import expected
 from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import as_tensor, check_names, one_epsilon
 
-if TYPE_CHECKING:
-    from safeset.proofs.portable import Seen
+
+class Source(Protocol):
+    """The network and the inputs that a certificate is about; it knows how to prove it to others."""
+
+    def at(self, places: Tensor) -> "Source":
+        """Some of the points."""
+
+    def proof(self, certificate: "Certificate") -> dict[str, Any]:
+        """`Certificate.proof`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,7 +58,6 @@ class Certificate:
         covers: what the proof is about, in words.
         layers: the proved bound of each layer and its method, where a network was certified.
         class_names: names of the classes, for printing and records.
-        seen: the network and the input, for `proof`, where a network was certified.
     """
 
     windows: Tensor
@@ -65,7 +71,7 @@ class Certificate:
     class_names: tuple[str, ...] | None = None
     layers: tuple[Any, ...] = ()
     prefer: str = "smallest"
-    seen: "Seen | None" = None
+    _source: Source | None = None
 
     def __post_init__(self) -> None:
         check_preference(self.prefer)
@@ -180,7 +186,7 @@ class Certificate:
             windows=self.windows[index],
             ranking=self.ranking[index],
             eligible=self.eligible[index],
-            seen=self.seen and self.seen.at(index),
+            _source=self._source and self._source.at(index),
         )
 
     def __iter__(self) -> Iterator["Certificate"]:
@@ -242,24 +248,26 @@ class Certificate:
     def proof(self) -> dict[str, Any]:
         """The proof as plain values, to be written as JSON: whoever has the weights can check it without safeset.
 
-        `safeset check`, or the one file `safeset/check.py` on its own, verifies it in exact arithmetic (docs/check.md).
+        `safeset check`, or the one file `safeset/proofs/check.py` alone, verifies it in exact arithmetic
+        (docs/check.md).
 
         Raises:
             ArgumentError: if not all points are certified, or it was not a network that was certified.
             UnsupportedLayerError: for layers that the checker does not know.
         """
-        from safeset.proofs.portable import proof_of
-
-        return proof_of(self)
+        if self._source is None:
+            remedy = "Logits and constants alone, copies and pickles have none: take net.certify(x).proof()."
+            raise expected("a certificate that a network made, with the network and the input", "one without", remedy)
+        return self._source.proof(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the network: what is sent elsewhere, or kept, is the certificate alone."""
-        return {**self.__dict__, "seen": None}
+        return {**self.__dict__, "_source": None}
 
     def __repr__(self) -> str:
         return (
             f"Certificate({int(self.certified.sum())} of {len(self)} points certified, {self.guarantee!r}, "
-            f"epsilon={self.epsilon:g}, method={self.method!r}, prefer={self.prefer!r})"
+            f"epsilon={shown_epsilon(self.epsilon)}, method={self.method!r}, prefer={self.prefer!r})"
         )
 
     def __str__(self) -> str:

@@ -13,11 +13,13 @@ from safeset.certificates.radii import AffineError, PairError, target_radii, win
 from safeset.errors import expected, nearest
 from safeset.guarantees.guarantee import Guarantee, TopK, as_guarantee
 from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_subnormals, one_epsilon
+from safeset.numerics.strict import strictly
 from safeset.numerics.threads import few_logits, one_thread
 
 Error = AffineError | tuple[float | Tensor, float | Tensor] | float | Tensor | None
 
 
+@strictly
 def certify_logits(
     logits: Numbers,
     lipschitz: Lipschitz,
@@ -117,6 +119,7 @@ def certificate(
     )
 
 
+@strictly
 def membership_radii(
     logits: Numbers,
     lipschitz: Lipschitz,
@@ -139,6 +142,7 @@ def membership_radii(
     return membership(raw, constants, k, error=check_error(error, raw))
 
 
+@strictly
 def target_table(
     logits: Numbers,
     lipschitz: Lipschitz,
@@ -226,10 +230,13 @@ def check_error(error: Error, logits: Tensor) -> AffineError:
         if tensor.ndim == 0 and not tensor:
             return 0.0
         try:
-            return (tensor[:, None, None] if tensor.ndim == 1 else tensor).expand(batch, classes, classes)
+            whole = (tensor[:, None, None] if tensor.ndim == 1 else tensor).expand(batch, classes, classes)
         except RuntimeError:
             shapes = f"({batch},) or to broadcast to ({batch}, {classes}, {classes})"
             raise expected(f"the {name} of `error` to have shape {shapes}", f"shape {tuple(tensor.shape)}") from None
+        if not torch.equal(whole, whole.mT):
+            raise expected(f"the {name} of `error` to be the same for f_j − f_i and f_i − f_j", "an asymmetric table")
+        return whole
 
     if isinstance(error, tuple):
         if len(error) != 2:

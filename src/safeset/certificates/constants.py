@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from safeset.errors import expected
 from safeset.inputs import Numbers, as_number, as_tensor
+from safeset.numerics.directed import U, up
 
-U = 2.0**-53  # unit roundoff of float64
 TINY, HUGE = 2.0**-480, 2.0**480  # between these a sum of squares neither underflows nor overflows
 PAIRS_AT_ONCE = 4096
 MOST_REMEMBERED = 4096  # classes; 128 MB of distances
@@ -236,17 +236,6 @@ class HeadConstants:
 def at_least_float32(rows: Tensor) -> Tensor:
     """Half precision as float32: squares of a few hundred overflow float16."""
     return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-
-
-@overload
-def up(value: float) -> float: ...
-@overload
-def up(value: Tensor) -> Tensor: ...
-def up(value: float | Tensor) -> float | Tensor:
-    """The next float64 above."""
-    if isinstance(value, Tensor):
-        return torch.nextafter(value, value.new_tensor(math.inf))
-    return math.nextafter(value, math.inf)
 
 
 Lipschitz = Numbers | float | HeadConstants | MatrixConstants  # what users may hand over as constants

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from safeset.certificates.constants import U
 from safeset.certificates.margins import beyond, corner, split
+from safeset.numerics.directed import U
 
 WIDEST = 5  # windows b − a ≤ 5 need chains of at most three pairs; wider ones take the best window inside
 DEEPEST = (

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from safeset.certificates.constants import HeadConstants, MatrixConstants, U, up
+from safeset.certificates.constants import HeadConstants, MatrixConstants
 from safeset.certificates.joint import Rows, chain_windows
 from safeset.certificates.margins import METHODS, among, split, window_least
+from safeset.numerics.directed import U, up
 from safeset.numerics.strict import uncompiled
 
 ELEMENTS_AT_ONCE = 2**20  # of a (points, K, classes) table; 8 MB

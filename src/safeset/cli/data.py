@@ -1,13 +1,16 @@
 """The commands about data sets: `safeset data list | show | get`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from safeset.cli.options import Background, Drop, OneHot, Units, names
+from safeset.cli.options import Background, Drop, Label, OneHot, Size, SkipBad, Units, names
 from safeset.errors import counted, expected
 from safeset.terminal import console
+
+if TYPE_CHECKING:
+    from safeset.data.dataset import Dataset
 
 data_app = typer.Typer(help="Data sets: list them, look at them, download them.", no_args_is_help=True)
 
@@ -15,23 +18,23 @@ data_app = typer.Typer(help="Data sets: list them, look at them, download them."
 @data_app.command("list")
 def data_list() -> None:
     """The data sets that safeset knows, and whether they are here."""
-    from safeset.data.sources import known
+    from safeset.data.sources import SOURCES
 
-    rows = [[name, where, about] for name, where, about in known()]
-    console.table("", ["name", "", "what"], rows, texts=3)
+    rows = [[source.name, source.place(), source.summary] for source in SOURCES.values()]
+    console.print_table("", ["name", "", "what"], rows, texts=3)
 
 
 @data_app.command("show")
 def data_show(
     source: Annotated[str, typer.Argument(help="A name, a folder of class folders, .npz or .csv.")],
     out: Annotated[Path | None, typer.Option(help="File for the picture. Default: NAME.png in the cache.")] = None,
-    size: Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")] = None,
+    size: Size = None,
     background: Background = None,
-    label: Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")] = None,
+    label: Label = None,
     drop: Drop = None,
     one_hot: OneHot = None,
     units: Units = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")] = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Counts by class, and a picture."""
     if out is not None and out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
@@ -39,7 +42,7 @@ def data_show(
     from safeset.data.images import cache_folder
     from safeset.data.quality import report
     from safeset.data.sources import SOURCES, load_data
-    from safeset.drawing.picture import picture
+    from safeset.drawing.picture import draw_picture
     from safeset.recipes.sections import Data
     from safeset.recipes.toml import from_table
     from safeset.system.files import write_whole
@@ -54,25 +57,31 @@ def data_show(
         "skip_bad": skip_bad or None,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    stated = from_table(Data, {"source": source, **given}, "data")
-    found = load_data(source, progress=console.progress, **stated.options)
+    checked = from_table(Data, {"source": source, **given}, "data")
+    found = load_data(source, progress=console.progress, **checked.options)
     report(found, oddities=source not in SOURCES)
-    rows = [[name, f"{a:,}", f"{b:,}"] for name, a, b in found.counts()]
-    console.table(f"{found.name}: points of shape {found.input_shape}, {found.units}", ["class", "train", "test"], rows)
-    sizes = f"{counted(len(found.train), 'training point')}, {counted(len(found.test), 'test point')}"
-    console.out.print(f"{sizes}, {found.classes} classes")
-    if found.ranges:
-        ends = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in found.ranges.items()]
-        console.table(f"\nInputs, {found.units}", ["column", "from", "to"], ends)
+    _show_counts(found)
     target = out or cache_folder() / f"{found.name}.png"
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, picture(found, target.suffix.lower()))
+    write_whole(target, draw_picture(found, target.suffix.lower()))
     console.out.print(f"Picture: {target}")
+
+
+def _show_counts(data: "Dataset") -> None:
+    """Print how many points a class has, and the ranges of the columns of a table."""
+    rows = [[name, f"{train:,}", f"{test:,}"] for name, train, test in data.counts()]
+    title = f"{data.name}: points of shape {data.input_shape}, {data.units}"
+    console.print_table(title, ["class", "train", "test"], rows)
+    sizes = f"{counted(len(data.train), 'training point')}, {counted(len(data.test), 'test point')}"
+    console.out.print(f"{sizes}, {data.classes} classes")
+    if data.ranges:
+        ends = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in data.ranges.items()]
+        console.print_table(f"\nInputs, {data.units}", ["column", "from", "to"], ends)
 
 
 @data_app.command("get")
 def data_get(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="eurosat, cifar100 or tiny-imagenet.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="As `safeset data list` shows them.")],
 ) -> None:
     """Download data sets from their publishers: checked, and resumed where it was interrupted."""
     from safeset.data.dataset import data_folder

@@ -1,6 +1,7 @@
-"""Options that several commands have."""
+"""Options that several commands have, and what they are checked for."""
 
 import csv
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +15,16 @@ if TYPE_CHECKING:
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
+OtherData = Annotated[str | None, typer.Option(help="Other data than the run's own.")]
+Method = Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")]
 GuaranteeText = Annotated[str | None, typer.Option(help="standard, top3, rt3, affinity:FILE.toml or affinity:groups.")]
 Background = Annotated[
     str | None, typer.Option(help="Images with transparency: the colour behind them. Default: white.")
 ]
 Units = Annotated[str | None, typer.Option(help="raw: own numbers as they are, and ε in their units.")]
+Size = Annotated[int | None, typer.Option(help="Folders of images: resize to this side.")]
+Label = Annotated[str | None, typer.Option(help="Tables: the column of labels. Default: the last.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out bad files and rows.")]
 Drop = Annotated[str | None, typer.Option(metavar="COLUMN,…", help="Tables: columns to leave out.")]
 OneHot = Annotated[
     str | None,
@@ -43,7 +49,7 @@ Changes = Annotated[
 
 
 def names(text: str | None) -> list[str] | None:
-    """Names with commas between them; those with a comma of their own in quotes.
+    """Split a list at its commas; a name that holds a comma stands in quotes.
 
     >>> names('city, "name, first"')
     ['city', 'name, first']
@@ -65,7 +71,7 @@ def radii(given: list[str] | None) -> list[float] | None:
 
 
 def radius(given: list[str] | None) -> float | None:
-    """The same where there can be only one."""
+    """The one number of --epsilon or --eps; None where it is not given."""
     found = radii(given)
     if found and len(found) > 1:
         raise expected("one number for --epsilon", ",".join(map(str, found)))
@@ -73,7 +79,7 @@ def radius(given: list[str] | None) -> float | None:
 
 
 def changes(texts: list[str]) -> dict[str, Any]:
-    """KEY=VALUE texts as keys and values."""
+    """Parse the KEY=VALUE texts of --set."""
     from safeset.recipes.toml import literal
 
     changes = {}
@@ -86,7 +92,7 @@ def changes(texts: list[str]) -> dict[str, Any]:
 
 
 def own_network(name: str | None) -> "Factory | None":
-    """What makes a user's own network, by the flag --network."""
+    """Find the function that makes a user's own network, by the flag --network."""
     if name is None:
         return None
     from safeset.runs.own_networks import find_factory
@@ -95,6 +101,20 @@ def own_network(name: str | None) -> "Factory | None":
 
 
 def check_alone() -> None:
-    """Refuse several workers."""
+    """Raise an error where torchrun started several workers."""
     if not torchrun.is_alone():
         raise expected("one process", f"{torchrun.workers()} workers", "Start it without torchrun.")
+
+
+def check_target(path: Path | None, kind: str) -> None:
+    """Raise an error, before long work, for a file whose directory does not exist; ``kind`` is such as JSON."""
+    if path is not None and not path.parent.is_dir():
+        raise expected(f"a directory for the {kind} file", f"none at {path.parent}")
+
+
+def check_format(as_json: bool, as_csv: bool) -> None:
+    """Refuse two formats at once, and to print where standard output is closed."""
+    if as_json and as_csv:
+        raise expected("one of --json and --csv", "both")
+    if sys.stdout is None:
+        raise expected("standard output for the answers", "none: it is closed")

@@ -7,7 +7,7 @@ from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.errors import counted
-from safeset.terminal.console import err, out, table
+from safeset.terminal.console import err, out, print_table
 
 RATES = {
     "VRA": "vra",
@@ -25,7 +25,7 @@ COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "unfi
 
 
 def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
-    """The metrics of a row of an evaluation, as texts; what an older file does not have is –."""
+    """The metrics of a row of an evaluation, as texts; – for one that an older file does not have."""
     spread = {name: f" ± {value:.3f}" for name, value in row.get("std", {}).items()}
 
     def text(name: str) -> str:
@@ -36,7 +36,7 @@ def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
     return [text(name) for name in columns.values()]
 
 
-def evaluation(result: dict[str, Any], units: str) -> None:
+def show_evaluation(result: dict[str, Any], units: str) -> None:
     """Print the rows of an evaluation; by class where it has them."""
     rows = result["rows"]
     about = shorten(result["guarantee"])
@@ -45,7 +45,7 @@ def evaluation(result: dict[str, Any], units: str) -> None:
     if "seeds" in result:
         title += f", means of {len(result['seeds'])} seeds"
     body = [[row["method"], shown_epsilon(row["epsilon"]), *rates(row)] for row in rows]
-    table(title, ["method", "ε", *RATES], body, texts=1)
+    print_table(title, ["method", "ε", *RATES], body, texts=1)
     baseline = rows[0].get("baseline") if rows else None
     constant = "" if baseline is None else f" The same answer at every point would hold at most {baseline:.3f} of them."
     out.print(
@@ -61,11 +61,11 @@ def evaluation(result: dict[str, Any], units: str) -> None:
             body = [[name, f"{part['points']:,}", *rates(part)] for name, part in row["classes"].items()]
             out.print()
             title = f"{row['method']}, ε = {shown_epsilon(row['epsilon'])}, by class"
-            table(title, ["class", "points", *RATES], body)
+            print_table(title, ["class", "points", *RATES], body)
 
 
-def certificates(records: list[dict[str, Any]]) -> int:
-    """Print certificates as a table; how many points could not be read."""
+def show_certificates(records: list[dict[str, Any]]) -> int:
+    """Print certificates as a table; returns how many points could not be read."""
     good = [record for record in records if "problem" not in record]
     for record in records:
         if "problem" in record:
@@ -78,11 +78,16 @@ def certificates(records: list[dict[str, Any]]) -> int:
         )
     else:
         title = ""
-    table(title, ["point", "answer", "may also include", "what holds"], [_told(record) for record in records], texts=4)
+    print_table(
+        title,
+        ["point", "answer", "may also include", "what holds"],
+        [_certificate_cells(record) for record in records],
+        texts=4,
+    )
     return len(records) - len(good)
 
 
-def _told(record: dict[str, Any]) -> list[str]:
+def _certificate_cells(record: dict[str, Any]) -> list[str]:
     """A record as cells of the table."""
     if "problem" in record:
         return [record["name"], "not read", "", ""]

@@ -4,61 +4,86 @@ import math
 from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
-from safeset.terminal.console import out, table
+from safeset.terminal.console import out, print_table
 
 CONFIRMED = {True: "yes", False: "no", None: "–"}
 
 
 def show(result: dict[str, Any]) -> None:
     """Print an audit: what was compared, proved and attacked, and the verdict."""
-    rows = [[check["what"], check["verdict"], check["said"]] for check in result["checks"]]
-    table("Stored, and found anew", ["", "", ""], rows, texts=3)
+    _show_stored(result["checks"])
+    _show_bounds(result["bounds"])
+    _show_windows(result["windows"])
+    _show_attack(result)
+    _show_control(result)
+    _show_accuracy(result["accuracy"])
+    _show_verdict(result)
+
+
+def _show_stored(checks: list[dict[str, Any]]) -> None:
+    rows = [[check["what"], check["verdict"], check["said"]] for check in checks]
+    print_table("Stored, and found again", ["", "", ""], rows, texts=3)
+
+
+def _show_bounds(bounds: list[dict[str, Any]]) -> None:
     rows = [
         [line["name"], line["type"], line["method"], line["verdict"], f"{line['bound']:.6g}", _above(line)]
-        for line in result["bounds"]
+        for line in bounds
     ]
     out.print()
-    table("Bounds, proved anew by other means", ["layer", "type", "by", "", "bound", "above"], rows, texts=4)
-    windows = result["windows"]
-    told = f"{windows['windows']:,} windows of {windows['points']:,} of {windows['of_points']:,} points"
+    print_table("Bounds, proved again by other means", ["layer", "type", "by", "", "bound", "above"], rows, texts=4)
+
+
+def _show_windows(windows: dict[str, Any]) -> None:
+    checked = f"{windows['windows']:,} windows of {windows['points']:,} of {windows['of_points']:,} points"
     wrong = f"{windows['of_false']:,} with too large a radius"
-    out.print(f"\nWindows, recomputed in whole numbers: {told}, {wrong}", style="bold")
+    out.print(f"\nWindows, recomputed in integers: {checked}, {wrong}", style="bold")
     out.print(f"  logits of {windows['logits']} of these points computed exactly")
     for each in windows["false"][:5]:
         out.print(f"FALSE: point {each['point']}, k in {each['window']}, radius {each['radius']:.6g}", style="red")
-    attack = result["attack"]
-    about = shorten(result["guarantee"])
+
+
+def _show_attack(result: dict[str, Any]) -> None:
+    attack, about = result["attack"], shorten(result["guarantee"])
     points = f"{attack['points']:,} of {attack['certified']:,} points with a certified radius"
     windows = f"{attack['windows']:,} of {attack['of_windows']:,} windows, {attack['steps']:,} gradients"
     out.print(f"\nAttack on {about}, ε = {shown_epsilon(result['epsilon'])}: {points}, {windows}", style="bold")
     _histogram(result["tightness"])
+
+
+def _show_control(result: dict[str, Any]) -> None:
     rows = [
         [f"{row['factor']:g}", f"{row['windows']:,}", f"{row['broken']:,}", CONFIRMED[row["confirmed"]]]
         for row in result["control"]
     ]
     out.print()
     header = ["constants times", "windows", "broken", "confirmed exactly"]
-    table("The same attack, where it must succeed", header, rows, texts=0)
+    print_table("The same attack, where it must succeed", header, rows, texts=0)
     if result["largest_factor"]:
         out.print(f"  constants times {result['largest_factor']:g}, or less, would be found out")
-    accuracy = result["accuracy"]
+
+
+def _show_accuracy(accuracy: dict[str, Any]) -> None:
     out.print(
         f"\nVRA {accuracy['vra']:.3f} ≤ the truth ≤ {accuracy['under_attack']:.3f} under attack "
         f"({accuracy['attacked']:,} of {accuracy['of']:,} open points attacked); plain {accuracy['clean']:.3f}, "
         f"top-1 {accuracy['top1']:.3f}"
     )
+
+
+def _show_verdict(result: dict[str, Any]) -> None:
     for each in result["violations"][:5]:
         where = "in exact arithmetic" if each["exact"] else "in float64"
         out.print(f"VIOLATION {where}: point {each['point']}, k in {each['window']}, {each['file']}", style="red")
     for note in result["notes"]:
         out.print(note)
-    told = f": {'; '.join(result['reasons'])}" if result["reasons"] else ""
+    reasons = f": {'; '.join(result['reasons'])}" if result["reasons"] else ""
     style = {"passed": "green", "failed": "red"}.get(result["verdict"], "yellow")
-    out.print(f"{result['verdict']}{told}", style=f"bold {style}")
+    out.print(f"{result['verdict']}{reasons}", style=f"bold {style}")
 
 
 def _histogram(tightness: dict[str, Any]) -> None:
-    """How far the nearest violation found lies, in certified radii."""
+    """Print how far the nearest violations were found, in certified radii."""
     edges, counts = tightness["edges"], tightness["counts"]
     most = max([*counts, 1])
     for low, high, count in zip(edges, [*edges[1:], None], counts, strict=True):

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from safeset.certificates.promises import shorten, shown_epsilon
-from safeset.cli.options import Device, NetworkName, RunPath, check_alone, own_network
+from safeset.cli.options import Device, Method, NetworkName, OtherData, RunPath, check_alone, check_target, own_network
 from safeset.cli.show_answers import rates
-from safeset.errors import expected
 from safeset.terminal import console
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ LEGEND = (
 
 def suggest(
     run: RunPath,
-    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
-    method: Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")] = None,
+    data: OtherData = None,
+    method: Method = None,
     out: Annotated[
         Path | None, typer.Option(help="PNG file. Default: suggest.png in the run, if its own data is looked at.")
     ] = None,
@@ -52,8 +51,7 @@ def suggest(
         from safeset.drawing.sheet import check_matplotlib
 
         check_matplotlib()
-        if not out.parent.is_dir():
-            raise expected("a directory for the PNG file", f"none at {out.parent}")
+        check_target(out, "PNG")
     found = suggest_for_run(
         Run(run),
         source=data,
@@ -63,7 +61,7 @@ def suggest(
         progress=console.progress,
     )
     if as_json:
-        console.line(json_text(found.record()))
+        console.print_line(json_text(found.record()))
     else:
         _show(found)
     if target is not None and drawn:
@@ -85,7 +83,7 @@ def _show(found: "Suggestion") -> None:
         f"{shorten(found.own, 0)} at ε = {shown_epsilon(found.epsilon)}; {found.method}, proved bounds, "
         f"ε in {found.units}"
     )
-    console.table(title, ["guarantee", "ε", *COLUMNS], body, texts=1)
+    console.print_table(title, ["guarantee", "ε", *COLUMNS], body, texts=1)
     console.out.print(LEGEND, style="dim")
     for sentence in found.sentences:
         console.out.print(f"\n{sentence}")

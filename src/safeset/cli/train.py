@@ -175,7 +175,7 @@ def _train(
 def _show_evaluation(trained: "TrainedRun", path: Path) -> None:
     """Show the evaluation of a training; where it had ended before, the one that its directory holds."""
     if trained.evaluation is not None:
-        show_answers.evaluation(trained.evaluation, trained.recipe.task.units)
+        show_answers.show_evaluation(trained.evaluation, trained.recipe.task.units)
         return
     from safeset.runs.run import Run
     from safeset.system.untrusted import read_json_table
@@ -183,7 +183,7 @@ def _show_evaluation(trained: "TrainedRun", path: Path) -> None:
     run = Run(path)
     units = run.read_recipe().task.units
     try:
-        show_answers.evaluation(read_json_table(run.evaluation), units)
+        show_answers.show_evaluation(read_json_table(run.evaluation), units)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
         remedy = "safeset evaluate writes it again."
         raise expected(f"an evaluation in {run.evaluation}", "something else", remedy) from None

@@ -1,4 +1,4 @@
-"""Data: one file for each source, each of which returns the same value, a `Dataset`.
+"""Data: one file for each source, which returns a `Dataset` and has its `Source` beside it; `sources` lists them.
 
 `load_data` finds a data set by its name, or reads a user's own folder, table or arrays.
 """
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`load_data` on demand: `safeset data list` needs no torch."""
+    """Import the readers of all sources only for those who load data."""
     if name != "load_data":
         raise AttributeError(f"module 'safeset.data' has no attribute {name!r}")
     from safeset.data import sources

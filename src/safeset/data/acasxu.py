@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from safeset.data.dataset import Dataset, Split, find
+from safeset.data.source import Source
 from safeset.errors import expected
 
 ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "strong right")
@@ -26,8 +27,8 @@ class NnetNetwork:
     mean: Tensor
     spread: Tensor
 
-    def scaled(self, x: Tensor) -> Tensor:
-        """(x − mean) / range: what the network is fed with."""
+    def scale(self, x: Tensor) -> Tensor:
+        """(x − mean) / range: the network's own input."""
         return (x - self.mean) / self.spread
 
     def costs(self, scaled: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ def parse_nnet(text: str) -> NnetNetwork:
     sizes = list(map(int, numbers(layers + 1, "sizes of layers")))
     if sizes[0] != inputs or sizes[-1] != outputs or not all(0 < size <= 10**6 for size in sizes):
         raise expected(f"sizes of layers from {inputs} to {outputs} in a .nnet file", sizes)
-    next(rows, "")  # a flag that nobody uses
+    next(rows, "")  # a flag that has no use
     low, high = table(1, inputs, "least inputs")[0], table(1, inputs, "largest inputs")[0]
     mean, spread = table(1, inputs, "means")[0], table(1, inputs, "ranges")[0]
     if not bool(((spread > 0) & (low <= high)).all()):
@@ -93,7 +94,7 @@ def acasxu(network: str = "1_1", points: int = 100_000, seed: int = 0) -> Datase
 
     def draw(count: int) -> Split:
         share = torch.rand(count, len(teacher.low), generator=generator, dtype=torch.float64)
-        scaled = teacher.scaled(teacher.low + share * (teacher.high - teacher.low)).float()
+        scaled = teacher.scale(teacher.low + share * (teacher.high - teacher.low)).float()
         return Split(scaled, teacher.costs(scaled.double()).argmin(dim=1))
 
     units = "inputs scaled by the network's own means and ranges"
@@ -122,3 +123,13 @@ def smallest_distance(split: Split, *, at_once: int = 2000) -> float:
         distances[y[some, None] == y] = math.inf
         least = min(least, float(distances.amin()))
     return least
+
+
+ACASXU = Source(
+    "acasxu",
+    "advisories of a collision-avoidance network, 5 numbers, 5 classes",
+    acasxu,
+    folders=("acasxu",),
+    by_hand="the 45 .nnet files of Reluplex (github.com/guykatzz/ReluplexCav2017, folder nnet)",
+    network_file=nnet_file,
+)

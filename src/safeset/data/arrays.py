@@ -11,7 +11,8 @@ from numpy.lib import format as npy
 
 from safeset.errors import expected
 
-MOST_UNPACKED, LARGEST_RATIO = 2**30, 100  # bytes, and bytes for each packed one; beyond both it is taken for a bomb
+# An array beyond both counts as a decompression bomb: its bytes, and its bytes for each packed one.
+MOST_UNPACKED, LARGEST_RATIO = 2**30, 100
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -30,9 +31,9 @@ def read_arrays(source: Path | BinaryIO, what: str, names: Container[str] | None
         with zipfile.ZipFile(source) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             return {name: _array(archive, info) for name, info in members.items() if names is None or name in names}
-    except Exception as error:  # archives make their readers raise what they like
-        told = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
-        raise expected(f"{what} to be an .npz file of plain arrays", told or type(error).__name__) from None
+    except Exception as error:  # readers of broken archives raise errors of any type
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
+        raise expected(f"{what} to be an .npz file of plain arrays", reason or type(error).__name__) from None
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:

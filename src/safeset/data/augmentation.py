@@ -12,7 +12,7 @@ FLIPS = ("none", "horizontal", "vertical", "both")
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training images are moved, anew in each epoch; each choice is as likely as any other.
+    """How training images are moved, drawn again in each epoch; each choice is as likely as any other.
 
     Attributes:
         flips: ``none``, ``horizontal`` (left and right swapped), ``vertical`` or ``both``.
@@ -36,7 +36,7 @@ class Augmentation:
         return self.flips != "none" or self.turns or self.shift > 0
 
     def check(self, input_shape: tuple[int, ...]) -> None:
-        """Complain if points of this shape cannot be moved so."""
+        """Raise an error if points of this shape cannot be moved so."""
         if not self:
             return
         if len(input_shape) != 3:
@@ -47,7 +47,7 @@ class Augmentation:
             raise expected(f"`shift` to be below the {min(input_shape[1:])} pixels of a side", self.shift)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """A move for each of ``count`` images: (count, 5) integers for `moved`."""
+        """A move for each of ``count`` images: (count, 5) integers for `move_images`."""
         moves = torch.zeros(count, 5, dtype=torch.int64)
 
         def coin() -> Tensor:
@@ -67,7 +67,7 @@ class Augmentation:
         return moves
 
 
-def moved(images: Tensor, places: Tensor, moves: Tensor) -> Tensor:
+def move_images(images: Tensor, places: Tensor, moves: Tensor) -> Tensor:
     """Some of the images, each moved its own way: one gather.
 
     Args:
@@ -76,7 +76,7 @@ def moved(images: Tensor, places: Tensor, moves: Tensor) -> Tensor:
         moves: (batch, 5): flip rows, flip columns, transpose (0 or 1), shift of rows and of columns in pixels.
 
     >>> image = torch.arange(6).view(1, 1, 2, 3)
-    >>> moved(image, torch.tensor([0]), torch.tensor([[0, 1, 0, 0, 0]]))[0, 0]
+    >>> move_images(image, torch.tensor([0]), torch.tensor([[0, 1, 0, 0, 0]]))[0, 0]
     tensor([[2, 1, 0],
             [5, 4, 3]])
     """
@@ -85,7 +85,7 @@ def moved(images: Tensor, places: Tensor, moves: Tensor) -> Tensor:
     rows = torch.arange(height, device=images.device)[:, None]  # (height, 1)
     columns = torch.arange(width, device=images.device)  # (width,)
     # Where each pixel comes from, (batch, height, width).
-    row, column = _mirrored(rows - down, height), _mirrored(columns - right, width)
+    row, column = _mirror(rows - down, height), _mirror(columns - right, width)
     row, column = torch.where(transpose == 1, column, row), torch.where(transpose == 1, row, column)
     row = torch.where(flip_rows == 1, height - 1 - row, row)
     column = torch.where(flip_columns == 1, width - 1 - column, column)
@@ -93,7 +93,7 @@ def moved(images: Tensor, places: Tensor, moves: Tensor) -> Tensor:
     return images[places[:, None, None, None], channel, row[:, None], column[:, None]]
 
 
-def _mirrored(place: Tensor, size: int) -> Tensor:
+def _mirror(place: Tensor, size: int) -> Tensor:
     """Places beyond an edge, mirrored at it: −1 is 1, and size is size − 2."""
     last = size - 1
     return last - (last - place.abs()).abs()

@@ -11,22 +11,22 @@ from torch import Tensor
 
 from safeset.errors import counted, expected, nearest, repeated
 
-UNNAMED = ("", "Unnamed: 0")  # an index column, as it is and as pandas reads it
-MOST_TEXTS = 1000  # of a column that is to be encoded
-FEW_TEXTS = 50  # of a column that encoding is proposed for
+UNNAMED = ("", "Unnamed: 0")  # what an index column is called, by pandas too
+MOST_TEXTS = 1000  # a column with more is not encoded
+FEW_TEXTS = 50  # encoding is proposed for a column with fewer
 MARKS = (",", ";", "\t")  # between columns
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+(?:[eE][+-]?\d+)?\s*")
 WITH_POINTS = "Write numbers with points, such as 1.5: replace the commas, or save the file so."
 MISSING = {"", "na", "n/a", "nan", "none", "null", "?", "-", "inf", "-inf"}
 
-Row = tuple[int, list[str]]  # with the number of its line
+Row = tuple[int, list[str]]  # the number of its line, and its cells
 OneHot = Mapping[str, tuple[str, ...]]  # texts of columns; each becomes a column of 0 and 1
 
 
-def read_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[list[str], list[Row]]:
-    """The names of the columns, and each row that is not empty with the number of its line.
+def parse_table(lines: Iterable[str], what: str, *, tabs: bool = False) -> tuple[list[str], list[Row]]:
+    """Parse the text of a table: the names of the columns, and the rows that are not empty.
 
-    Columns are between commas, or tabs; or between semicolons or whatever of these every row has as often as the first.
+    Columns are between commas, tabs or semicolons: the usual mark, or the first by which all rows have as many columns.
     """
     usual, *others = sorted(MARKS, key=lambda mark: mark != "\t") if tabs else MARKS
     try:
@@ -65,7 +65,7 @@ def _is_even(rows: list[Row]) -> bool:
 
 
 def _looks_like_data(header: list[str], rows: list[Row]) -> bool:
-    """Whether a first line holds numbers, but for one text at most, which is a label of other lines too.
+    """Whether a first line holds numbers, and at most one text, which is a label of other lines too.
 
     Names may be numbers that count: 0, 1, 2, or 2010, 2011, 2012.
     """
@@ -80,7 +80,7 @@ def _looks_like_data(header: list[str], rows: list[Row]) -> bool:
 
 
 def is_index(header: list[str], rows: list[Row]) -> bool:
-    """Whether the first column only numbers the rows: without a name, and with whole numbers that all differ."""
+    """Whether the first column only numbers the rows: without a name, and with integers that all differ."""
     if not header or header[0] not in UNNAMED:
         return False
     cells = [row[0].strip() for _, row in rows if row]
@@ -88,7 +88,7 @@ def is_index(header: list[str], rows: list[Row]) -> bool:
 
 
 def check_no_texts(rows: list[Row], header: list[str], columns: Sequence[str], what: str) -> None:
-    """Complain once of columns in which most cells are texts, with what can be done."""
+    """Raise one error for columns in which most cells are texts, with a remedy."""
     texts: dict[str, set[str]] = {}
     for name in columns:
         place = header.index(name)
@@ -125,10 +125,10 @@ def texts_of(rows: list[Row], header: list[str], columns: Sequence[str], what: s
     return found
 
 
-def encoded(columns: Iterable[str], one_hot: OneHot) -> list[str]:
+def input_names(columns: Iterable[str], one_hot: OneHot) -> list[str]:
     """The names of the inputs that columns become: ``city=Rome`` for a text of one that is encoded.
 
-    >>> encoded(["height", "city"], {"city": ("Bern", "Rome")})
+    >>> input_names(["height", "city"], {"city": ("Bern", "Rome")})
     ['height', 'city=Bern', 'city=Rome']
     """
     each = ([f"{name}={text}" for text in one_hot[name]] if name in one_hot else [name] for name in columns)
@@ -177,7 +177,7 @@ def number_in(cell: str) -> float | None:
     (0.001, None, None)
     """
     try:
-        value = float(cell) if "_" not in cell else math.nan  # which Python would read over
+        value = float(cell) if "_" not in cell else math.nan  # Python would ignore the underscore
     except ValueError:
         return None
     return value if math.isfinite(value) else None

@@ -14,9 +14,9 @@ from safeset.errors import DataNotFoundError, expected
 from safeset.inputs import PIXELS as PIXELS
 from safeset.inputs import check_names
 
-Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # the same items, shown as they go by
+Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # returns the same items, and shows how far it is
 KINDS = (torch.uint8, torch.float32, torch.float64)
-VALIDATION_SHARE, TEST_SHARE = 0.1, 0.2  # of what a source does not split itself
+VALIDATION_SHARE, TEST_SHARE = 0.1, 0.2  # where a source has no such splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +39,16 @@ class Split:
         return Split(self.x[places], self.y[places])
 
     def to(self, device: torch.device | str) -> "Split":
-        """The same on a device."""
+        """The points and labels on a device."""
         return Split(self.x.to(device), self.y.to(device))
 
     def held_out(self, share: float) -> tuple["Split", "Split"]:
-        """The rest, and a share of each class that is always the same."""
-        rest, held = stratified(self.y, share, seed=0)
+        """Two splits: the rest, and a share of each class, always the same points."""
+        rest, held = stratify(self.y, share, seed=0)
         return self[rest], self[held]
 
     def digest(self) -> str:
-        """The content as a text that other content does not have."""
+        """A digest of the points and labels."""
         found = hashlib.sha256()
         for tensor in (self.x, self.y):
             found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
@@ -62,7 +62,7 @@ class Split:
 
     @property
     def exact(self) -> Tensor:
-        """The points as they are certified, float64: what a source has written, without rounding it to float32."""
+        """The points as they are certified, float64: the source's own numbers, not rounded to float32."""
         return self.x.double() / 255 if self.x.dtype == torch.uint8 else self.x.double()
 
     @property
@@ -70,7 +70,7 @@ class Split:
         """The least and the largest number, as a network sees them; (0, 0) without points."""
         if not self.x.numel():
             return 0.0, 0.0
-        low, high = (float(bound) for bound in self.x.aminmax())
+        low, high = (float(end) for end in self.x.aminmax())
         return (low / 255, high / 255) if self.x.dtype == torch.uint8 else (low, high)
 
 
@@ -81,15 +81,15 @@ class Dataset:
     Attributes:
         name: what it is called in recipes.
         train: all training data.
-        test: read once for each published number; choices are made on `for_choices`.
+        test: for published numbers only; choices are made on `for_choices`.
         class_names: one for each class.
         units: what ε is measured in, in words.
         groups: a coarser class for each class (superclasses), where the source has them.
         identifiers: other names of the classes, by which files may name them (WordNet's).
         ranges: (least, largest) of each column that is scaled to [0, 1], for tables.
-        one_hot: columns of a table that hold texts, each with those that become columns of 0 and 1.
+        one_hot: columns of a table that hold texts, with their texts, each of which is a column of 0 and 1.
         names: what each training and each test point is called in its source.
-        notes: what a user should know of how the source was read, a sentence each.
+        notes: sentences for the user on how the source was read.
     """
 
     name: str
@@ -136,15 +136,15 @@ class Dataset:
         return list(zip(self.class_names, train, test, strict=True))
 
     def for_choices(self) -> "Dataset":
-        """A tenth of the training data as the test split, by class and always the same; the rest to train on."""
+        """The same with a tenth of each class of the training data, always the same points, as its test split."""
         rest, held = self.train.held_out(VALIDATION_SHARE)
         return replace(self, name=f"{self.name} (validation)", train=rest, test=held, names=None)
 
 
-def stratified(labels: Tensor, share: float, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Places of the points that stay, and of a share of each class that is held out; both in rising order.
+def stratify(labels: Tensor, share: float, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Hold out a share of each class: the places of the points that stay, and of the others, in rising order.
 
-    >>> stay, held = stratified(torch.tensor([0, 0, 0, 1, 1, 1]), 1 / 3, seed=0)
+    >>> stay, held = stratify(torch.tensor([0, 0, 0, 1, 1, 1]), 1 / 3, seed=0)
     >>> len(stay), len(held)
     (4, 2)
     """
@@ -165,7 +165,7 @@ def data_folder() -> Path:
 
 
 def find(*names: str, what: str, get: str | None = None) -> Path:
-    """The first of several files or folders that is there; ``get`` is what `safeset data get` calls it.
+    """Find the first of several files or folders in the data folder; ``get`` is its name for `safeset data get`.
 
     Raises:
         DataNotFoundError: saying where it was looked for.

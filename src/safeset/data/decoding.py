@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-MOST_PIXELS = 50_000_000  # of one image; more is taken for a decompression bomb
-BACKGROUND = "white"  # what shines through where an image is transparent
-MOST_LEVELS = 65535.0  # of 16 bits
+MOST_PIXELS = 50_000_000  # an image with more counts as a decompression bomb
+BACKGROUND = "white"  # the colour behind transparent parts of an image
+MOST_LEVELS = 65535.0  # of grey images of 16 bits
 WITH_ALPHA = ("RGBA", "RGBa", "LA", "PA")
 
 
@@ -29,7 +29,7 @@ class Decoded(NamedTuple):
     Attributes:
         pixels: (channels, height, width) bytes; of a grey image of 16 bits numbers in [0, 1], float64.
         size: (height, width) before it was resized, upright.
-        transparent: whether anything shone through and was composited on a background.
+        transparent: whether it had transparent parts, which were composited on a background.
     """
 
     pixels: np.ndarray
@@ -72,9 +72,9 @@ def read_image(
     channels: int = 3,
     background: str | None = None,
 ) -> Decoded:
-    """An image turned as its camera was held; the first one of several.
+    """Read an image, upright as its camera was held; the first one of a file that holds several.
 
-    Grey levels of 16 bits are kept: v / 65535, in float64. Colours of 16 bits are refused, because Pillow cuts them.
+    Grey levels of 16 bits are kept: v / 65535, in float64. Colours of 16 bits are refused: Pillow reads only 8 of them.
 
     Args:
         source: a file.
@@ -87,7 +87,7 @@ def read_image(
     """
     from PIL import ImageOps
 
-    with opened(source) as image:
+    with open_image(source) as image:
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(f"{image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
         _check_bits(image)
@@ -95,15 +95,15 @@ def read_image(
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):
             return _fine_grey(upright, size, channels, behind)
-        plain, transparent = _composited(upright, behind)
+        plain, transparent = _composite(upright, behind)
         plain = plain.convert("RGB" if channels == 3 else "L")
     own = (plain.height, plain.width)
-    plain = _resized(plain, size)
+    plain = _resize(plain, size)
     pixels = np.asarray(plain).reshape(plain.height, plain.width, channels).transpose(2, 0, 1).copy()
     return Decoded(pixels, own, transparent)
 
 
-def _resized(image: "Image", size: int | tuple[int, int] | None) -> "Image":
+def _resize(image: "Image", size: int | tuple[int, int] | None) -> "Image":
     from PIL import Image
 
     height, width = (size, size) if isinstance(size, int) else size or (image.height, image.width)
@@ -114,14 +114,15 @@ def _resized(image: "Image", size: int | tuple[int, int] | None) -> "Image":
 
 
 def _check_bits(image: "ImageFile") -> None:
-    """Refuse what cannot be read to the last bit, before it is loaded.
+    """Refuse an image whose bits cannot all be read, before it is loaded.
 
     Raises:
         ValueError: with the reason.
     """
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
-        raise ValueError("pixels of 32 bits, whose range nobody knows")
-    ways = [(tile[0], tile[3]) for tile in image.tile]  # of decoding: such as ("zip", "RGB;16B"), ("ppm", ("L", 1000))
+        raise ValueError("pixels of 32 bits, whose range is unknown")
+    # How each part is decoded, such as ("zip", "RGB;16B") or ("ppm", ("L", 1000)).
+    ways = [(tile[0], tile[3]) for tile in image.tile]
     deepest = [way for codec, way in ways if codec == "ppm" and isinstance(way, tuple) and way[-1] > 255]
     texts = [part for _, way in ways for part in (way if isinstance(way, tuple) else (way,)) if isinstance(part, str)]
     coloured = any(";16" in text and not text.startswith("I") for text in texts)
@@ -136,20 +137,20 @@ def _check_bits(image: "ImageFile") -> None:
 def _fine_grey(
     image: "Image", size: int | tuple[int, int] | None, channels: int, background: tuple[int, int, int]
 ) -> Decoded:
-    """A grey image of 16 bits: all of them are kept, and one level may be transparent."""
+    """Read a grey image of 16 bits without losing any; one level may be transparent."""
     from PIL import Image
 
     levels, key = np.asarray(image).astype(np.float64), image.info.get("transparency")
     clear = levels == key if isinstance(key, int) else np.zeros(levels.shape, dtype=bool)
     behind = np.asarray(Image.new("RGB", (1, 1), background).convert("RGB" if channels == 3 else "L")).ravel() * 257.0
-    # Levels are whole numbers, which Pillow's float32 holds; what resizing makes of them is a new image anyway.
-    each = [_resized(Image.fromarray(np.where(clear, level, levels).astype(np.float32)), size) for level in behind]
+    # Pillow's float32 holds levels of 16 bits exactly; resizing makes a new image of them, which may be rounded.
+    each = [_resize(Image.fromarray(np.where(clear, level, levels).astype(np.float32)), size) for level in behind]
     pixels = np.stack([np.asarray(one).astype(np.float64).clip(0, MOST_LEVELS) / MOST_LEVELS for one in each])
     return Decoded(pixels, (image.height, image.width), bool(clear.any()))
 
 
-def _composited(upright: "Image", background: tuple[int, int, int]) -> "tuple[Image, bool]":
-    """An image on a background where anything shines through, and whether anything does."""
+def _composite(upright: "Image", background: tuple[int, int, int]) -> "tuple[Image, bool]":
+    """Put an image on a background where it is transparent; returns it, and whether it was transparent anywhere."""
     from PIL import Image
 
     key = upright.info.get("transparency")
@@ -164,18 +165,18 @@ def _composited(upright: "Image", background: tuple[int, int, int]) -> "tuple[Im
 
 
 def size_of(file: Path) -> tuple[int, int]:
-    """Width and height; (0, 0) for what cannot be opened, which is named later, when it is decoded."""
+    """Width and height; (0, 0) for a file that cannot be opened, which is reported when it is decoded."""
     try:
-        with warnings.catch_warnings(action="ignore"), opened(file) as image:
+        with warnings.catch_warnings(action="ignore"), open_image(file) as image:
             return image.size
     except ValueError:
         return (0, 0)
 
 
 @contextmanager
-def opened(source: Path | BinaryIO) -> Iterator["ImageFile"]:
-    """An image file; whatever a broken one makes its decoder raise is a ValueError with the reason."""
-    from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401  (else it imports all)
+def open_image(source: Path | BinaryIO) -> Iterator["ImageFile"]:
+    """Open an image file; any error of its decoder becomes a ValueError with the reason."""
+    from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401  (named here, Pillow does not import all of its plugins)
 
     try:
         Image.preinit()
@@ -185,7 +186,7 @@ def opened(source: Path | BinaryIO) -> Iterator["ImageFile"]:
         raise
     except UnidentifiedImageError:
         raise ValueError("not an image, or a broken one") from None
-    except Exception as error:  # decoders raise what they like
+    except Exception as error:  # decoders of broken files raise errors of any type
         reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-        reason = re.sub(r" <[^>]* at 0x[0-9a-f]+>", "", reason)  # of a stream in memory
+        reason = re.sub(r" <[^>]* at 0x[0-9a-f]+>", "", reason)  # the address of a stream in memory
         raise ValueError(reason) from None

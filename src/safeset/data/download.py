@@ -1,4 +1,4 @@
-"""Official archives: fetched with resume, held to the publisher's checksum, unpacked whole or not at all."""
+"""Official archives: downloaded with resume, compared with the publisher's checksum, unpacked whole or not at all."""
 
 import fcntl
 import hashlib
@@ -11,83 +11,27 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from gzip import BadGzipFile
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PureWindowsPath
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from safeset.data.dataset import data_folder
+from safeset.data.source import Archive
+from safeset.data.sources import ARCHIVES, SOURCES
 from safeset.errors import DataNotFoundError, SafesetError, expected, nearest
 
 TIMEOUT = 30.0  # seconds without a byte, after which a connection counts as dead
-TRIES = 5  # connections, before a server that keeps dropping them is given up
+TRIES = 5  # connections to a server that drops them
 PAUSE = 1.0  # seconds before the second connection; twice as long before the third, and so on
 PIECE = 1 << 20  # bytes that are read at once, at most
 
-EMBEDDED = ("digits", "blobs2d")
-ACASXU = "acasxu"
-PARTIAL, RANGE_REFUSED = 206, 416  # statuses of HTTP
+PARTIAL, RANGE_REFUSED = 206, 416  # HTTP
 BROKEN = (EOFError, ValueError, RuntimeError, zlib.error, BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
 
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A publisher's archive of a data set.
-
-    Attributes:
-        url: where it is.
-        md5: the publisher's checksum of the whole file.
-        size: its bytes.
-        folder: what it unpacks to.
-        citation: whom to credit.
-    """
-
-    url: str
-    md5: str
-    size: int
-    folder: str
-    citation: str
-
-    @property
-    def file(self) -> str:
-        """The archive's own name.
-
-        >>> ARCHIVES["eurosat"].file
-        'EuroSAT_RGB.zip'
-        """
-        return Path(urlsplit(self.url).path).name
-
-
-ARCHIVES: dict[str, Archive] = {
-    "eurosat": Archive(
-        "https://zenodo.org/records/7711810/files/EuroSAT_RGB.zip?download=1",
-        md5="f46e308c4d50d4bf32fedad2d3d62f3b",
-        size=94_658_721,
-        folder="EuroSAT_RGB",
-        citation="Helber et al., EuroSAT: A Novel Dataset and Deep Learning Benchmark for Land Use and Land Cover "
-        "Classification, 2019",
-    ),
-    "cifar100": Archive(
-        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-        md5="03b5dce01913d631647c71ecec9e9cb8",
-        size=168_513_733,
-        folder="cifar-100-binary",
-        citation="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-    ),
-    "tiny-imagenet": Archive(
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        md5="90528d7ca1a48142e341f4ef8d21d0de",
-        size=248_100_043,
-        folder="tiny-imagenet-200",
-        citation="Le and Yang, Tiny ImageNet Visual Recognition Challenge, 2015",
-    ),
-}
+ShowBytes = Callable[[int, int], None]
 
 
 class _DroppedError(Exception):
@@ -98,24 +42,24 @@ def get(
     name: str,
     *,
     folder: Path | None = None,
-    progress: Progress | None = None,
+    progress: ShowBytes | None = None,
     archives: Mapping[str, Archive] = ARCHIVES,
 ) -> Path:
-    """Download and unpack a data set, unless it is there already; what an earlier try left is taken up again.
+    """Download and unpack a data set, unless it is there already; what an earlier try has left is continued.
 
     Args:
         name: one of ``archives``.
         folder: where to put it; by default where safeset looks for data.
         progress: called now and then with the bytes that are there and the bytes of the whole file.
-        archives: what can be had.
+        archives: what can be downloaded.
 
     Returns:
         The unpacked folder.
 
     Raises:
         ArgumentError: for a name that is unknown, or that needs no download.
-        DataNotFoundError: if it cannot be had from its server, saying how to put it there by hand.
-        SafesetError: if another process is getting it, or if the file is not the publisher's; that file is deleted.
+        DataNotFoundError: if its server does not give it, saying how to put it there by hand.
+        SafesetError: if another process is downloading it, or if the file is not the publisher's; that file is deleted.
         OSError: if it cannot be written; the unpacked folder is not there then, and what was downloaded is kept.
     """
     place = folder or data_folder()
@@ -125,7 +69,7 @@ def get(
     if target.is_dir():
         return target
     place.mkdir(parents=True, exist_ok=True)
-    with _locked(place / f".{name}.lock", name):
+    with _lock(place / f".{name}.lock", name):
         if not target.is_dir():  # another process may just have finished it
             _download(archive, part, target, progress or (lambda done, total: None))
             _verify(archive, part)
@@ -135,34 +79,36 @@ def get(
 
 
 def check_name(name: str, place: Path, archives: Mapping[str, Archive] = ARCHIVES) -> None:
-    """Complain if a data set cannot be downloaded into ``place``, saying what to do where that is known."""
+    """Raise an error if a data set cannot be downloaded into ``place``, saying what to do where that is known."""
     if name in archives:
         return
-    if name == ACASXU:
+    known = SOURCES.get(name)
+    if known is not None and known.by_hand:
         raise DataNotFoundError(
-            "Expected a data set with an official archive, but got 'acasxu', which has none: put the 45 .nnet files of "
-            f"Reluplex (github.com/guykatzz/ReluplexCav2017, folder nnet) into {place / ACASXU}."
+            f"Expected a data set with an official archive, but got {name!r}, which has none: put {known.by_hand} into "
+            f"{place / known.folders[0]}."
         )
-    embedded = "It comes with safeset: there is nothing to download." if name in EMBEDDED else ""
-    remedy = embedded or nearest(name, [*archives, *EMBEDDED, ACASXU])
+    if known is not None:
+        remedy = "It comes with safeset: there is nothing to download."
+    else:
+        remedy = nearest(name, [*archives, *SOURCES])
     raise expected(f"a data set to download ({', '.join(archives)})", repr(name), remedy)
 
 
 @contextmanager
-def _locked(path: Path, name: str) -> Iterator[None]:
-    """Be the only process that gets a data set; the lock goes with the process, so the file may stay."""
+def _lock(path: Path, name: str) -> Iterator[None]:
+    """Be the only process that downloads a data set; the lock ends with the process, so its file may stay."""
     with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SafesetError(
-                f"Expected to be the only process that gets {name} into {path.parent}, but got there second: another "
-                "one is at it. Wait until it is done, then try again."
+                f"Another process is downloading {name} into {path.parent}. Wait until it is done, then try again."
             ) from None
         yield
 
 
-def _download(archive: Archive, part: Path, target: Path, progress: Progress) -> None:
+def _download(archive: Archive, part: Path, target: Path, progress: ShowBytes) -> None:
     """Fetch what is missing of the file, over several connections if need be."""
     dropped = _DroppedError()
     for attempt in range(TRIES):
@@ -171,20 +117,20 @@ def _download(archive: Archive, part: Path, target: Path, progress: Progress) ->
             return _fetch_rest(archive, part, target, progress)
         except _DroppedError as error:
             dropped = error
-    got = f"the connection was dropped {TRIES} times ({dropped}); what came is kept, and the next try goes on with it"
+    got = f"the connection was dropped {TRIES} times ({dropped}); what was received is kept for the next try"
     raise _by_hand(archive, target, got)
 
 
-def _fetch_rest(archive: Archive, part: Path, target: Path, progress: Progress) -> None:
+def _fetch_rest(archive: Archive, part: Path, target: Path, progress: ShowBytes) -> None:
     """Fetch what is missing of the file over one connection.
 
-    Errors of the network are `_DroppedError`, so that those of the disk are never taken for them.
+    Errors of the network are `_DroppedError`, so that errors of the disk are never mistaken for them.
     """
     done = part.stat().st_size if part.exists() else 0
     progress(done, archive.size)
     if done >= archive.size:
         return
-    with _answer(archive, part, done, target) as response:
+    with _request(archive, part, done, target) as response:
         start = _start(response, archive, done)
         with part.open("ab") as file:
             file.truncate(start)
@@ -197,8 +143,8 @@ def _fetch_rest(archive: Archive, part: Path, target: Path, progress: Progress) 
         raise _DroppedError(f"after {done:,} of {archive.size:,} bytes")
 
 
-def _answer(archive: Archive, part: Path, done: int, target: Path) -> HTTPResponse:
-    """The server's answer to a request for the file from a byte on."""
+def _request(archive: Archive, part: Path, done: int, target: Path) -> HTTPResponse:
+    """Request the file from a byte on; returns the server's response."""
     headers = {"User-Agent": "safeset"} | ({"Range": f"bytes={done}-"} if done else {})
     try:
         response: HTTPResponse = urlopen(Request(archive.url, headers=headers), timeout=TIMEOUT)
@@ -208,7 +154,7 @@ def _answer(archive: Archive, part: Path, done: int, target: Path) -> HTTPRespon
         if done and error.code == RANGE_REFUSED:
             part.unlink()
             raise _DroppedError(f"the server has nothing after {done:,} bytes") from None
-        raise _by_hand(archive, target, f"the server answered {error.code} {error.reason}") from None
+        raise _by_hand(archive, target, f"the server replied {error.code} {error.reason}") from None
     except (URLError, TimeoutError) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise _by_hand(archive, target, f"the server could not be reached ({reason})") from None
@@ -217,16 +163,16 @@ def _answer(archive: Archive, part: Path, done: int, target: Path) -> HTTPRespon
 
 
 def _start(response: HTTPResponse, archive: Archive, done: int) -> int:
-    """The byte of the file that an answer begins with: 0 if the server cares for no range."""
+    """The byte of the file that a response begins with: 0 if the server ignores ranges."""
     start, total = 0, response.length
     if response.status == PARTIAL:
         found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         if not found or int(found[1]) > done:
-            raise _DroppedError(f"the server did not go on from byte {done:,}")
+            raise _DroppedError(f"the server did not continue from byte {done:,}")
         start, total = int(found[1]), None if found[2] == "*" else int(found[2])
     if total not in (None, archive.size):
         raise SafesetError(
-            f"Expected {archive.size:,} bytes from {archive.url}, but got an answer of {total:,} bytes: that is "
+            f"Expected {archive.size:,} bytes from {archive.url}, but got a response of {total:,} bytes: that is "
             "another file, perhaps a network's log-in page. Open the address in a browser to see, then try again."
         )
     return start
@@ -260,7 +206,7 @@ def _verify(archive: Archive, part: Path) -> None:
 def _unpack(archive: Archive, part: Path, target: Path) -> None:
     """Unpack beside the target and rename at the end, so that a half-unpacked folder never has the target's name."""
     temporary = target.with_name(f".{target.name}.unpacking")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
     temporary.mkdir()
     try:
         _extract(archive, part, temporary)
@@ -293,6 +239,6 @@ def _extract(archive: Archive, part: Path, into: Path) -> None:
 
 
 def _check_member(name: str, *, special: bool) -> None:
-    path = PureWindowsPath(name)  # knows all that the other systems call absolute or a separator, too
+    path = PureWindowsPath(name)  # Windows' rules cover every system's absolute paths and separators
     if special or path.anchor or ".." in path.parts:
         raise ValueError(f"{name!r} in it, {'no plain file' if special else 'which is outside'}")

@@ -3,6 +3,7 @@
 import torch
 
 from safeset.data.dataset import PIXELS, Dataset, Split
+from safeset.data.source import Source
 
 
 def digits() -> Dataset:
@@ -33,3 +34,7 @@ def blobs2d(points: int = 1000, seed: int = 0) -> Dataset:
         return Split(centres[y] + 0.2 * torch.randn(4 * count, 2, generator=generator), y)
 
     return Dataset("blobs2d", draw(points), draw(points // 2), ("a", "b", "c", "d"), "units of the plane")
+
+
+DIGITS = Source("digits", "handwritten digits, 8 × 8 pixels, 10 classes; comes with scikit-learn", digits)
+BLOBS2D = Source("blobs2d", "four overlapping classes in the plane; made here", blobs2d)

@@ -1,4 +1,4 @@
-"""Data as programs that use torch have it: arrays, torch's data sets and loaders, read once into tensors."""
+"""Data given in Python: arrays, torch's data sets and loaders, read once into tensors."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ FORMS = "`data` to be a Dataset, or inputs and labels (x, y), (x, y, x_test, y_t
 
 
 def read_given(data: Given) -> tuple[list[tuple[Points, Points]], tuple[str, ...] | None]:
-    """Inputs and labels to train on, those to test on if they are given, and the names of classes if the data has them.
+    """Read inputs and labels to train on, and those to test on if they are given; names of classes if there are any.
 
     Args:
         data: ``(x, y)``, ``(x, y, x_test, y_test)``, a `TensorDataset`, a map-style data set of pairs, a `DataLoader`
@@ -54,7 +54,7 @@ def _read(source: Any) -> tuple[Tensor, Tensor]:
 
 
 def _in_order(loader: DataLoader[Any]) -> Iterable[Any]:
-    """The batches of a loader: of one that only shuffles all points, in their order, so that a run can be continued."""
+    """The batches of a loader; shuffled points in their original order, so that a run can be continued."""
     everything = type(loader.sampler) is SequentialSampler or (
         type(loader.sampler) is RandomSampler
         and not loader.sampler.replacement

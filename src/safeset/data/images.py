@@ -1,4 +1,4 @@
-"""Folders of images, one for each class: decoded once, in parallel, into one file of bytes that is found by content."""
+"""Folders of images, one for each class: decoded once, in parallel, into a cache that is found by their content."""
 
 import hashlib
 import io
@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, find, stratified
+from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Progress, Split, stratify
 from safeset.data.decoding import BACKGROUND, SUFFIXES, Decoded, colour, read_image, size_of
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected, first_few, some_of
 from safeset.system.files import read_tensors, write_tensors
 
-MOST_BYTES = 2**30  # of one file
+MOST_BYTES = 2**30  # a larger file is refused
 LARGEST_OWN_SIZE = 64
-LARGEST_ENLARGEMENT = 3  # beyond it the network sees mostly what the enlargement made up
-FILES_AT_ONCE = 64  # that a thread hashes
-VERSION = 4  # of the cache
+LARGEST_ENLARGEMENT = 3  # beyond it most pixels are interpolated
+FILES_AT_ONCE = 64  # a thread hashes so many in one go
+VERSION = 4  # of the cache: files of another version are not found
 HELD_OUT = ("test", "val", "valid", "validation")
 
 
@@ -49,14 +49,7 @@ class Images(NamedTuple):
     transparent: Tensor
 
 
-def eurosat(*, progress: Progress | None = None) -> Dataset:
-    """EuroSAT, RGB (Helber et al., 2019): 27,000 images of 64 × 64 pixels, 10 classes, a third of each to test."""
-    path = find("EuroSAT_RGB", "2750", what="EuroSAT's RGB images, the folder EuroSAT_RGB", get="eurosat")
-    images, names = decoded(path, None, skip_bad=False, progress=progress)
-    return Dataset("eurosat", *images.split.held_out(1 / 3), names, PIXELS)
-
-
-def folder(
+def read_folder(
     path: Path,
     *,
     size: int | None = None,
@@ -64,7 +57,7 @@ def folder(
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A folder of class folders with images of any size, or one with such folders ``train`` and ``test`` (or ``val``).
+    """Read a folder of class folders with images of any size; or one with these in ``train`` and ``test`` (``val``).
 
     Args:
         path: the folder. Without ``train`` and ``test`` a fifth of each class is held out to test.
@@ -76,20 +69,20 @@ def folder(
     """
     held = next((path / name for name in HELD_OUT if (path / name).is_dir()), None)
     if (path / "train").is_dir() and held is not None:
-        train, classes = decoded(path / "train", size, background, skip_bad=skip_bad, progress=progress)
+        train, classes = decode_folder(path / "train", size, background, skip_bad=skip_bad, progress=progress)
         strange = next((name for name in _class_folders(held) if name not in classes), None)
         if strange is not None:
             raise expected(f"the folders of {held} to be among those of {path / 'train'}", repr(strange))
         side = train.split.x.shape[-1]
-        test, _ = decoded(held, side, background, skip_bad=skip_bad, progress=progress, classes=classes)
+        test, _ = decode_folder(held, side, background, skip_bad=skip_bad, progress=progress, classes=classes)
         parts = [train, test]
         splits, names = (train.split, test.split), (_below("train", train.names), _below(held.name, test.names))
     else:
-        whole, classes = decoded(path, size, background, skip_bad=skip_bad, progress=progress)
+        whole, classes = decode_folder(path, size, background, skip_bad=skip_bad, progress=progress)
         parts = [whole]
-        rest, held_out = stratified(whole.split.y, TEST_SHARE, seed=0)
+        rest, held_out = stratify(whole.split.y, TEST_SHARE, seed=0)
         splits = (whole.split[rest], whole.split[held_out])
-        names = (_chosen(whole.names, rest), _chosen(whole.names, held_out))
+        names = (_pick(whole.names, rest), _pick(whole.names, held_out))
     notes = tuple(_notes(parts, background))
     return Dataset(path.name, *splits, classes, PIXELS, names=names, notes=notes)
 
@@ -98,12 +91,12 @@ def _below(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{part}/{name}" for name in names)
 
 
-def _chosen(names: tuple[str, ...], places: Tensor) -> tuple[str, ...]:
+def _pick(names: tuple[str, ...], places: Tensor) -> tuple[str, ...]:
     return tuple(names[place] for place in places.tolist())
 
 
 def _notes(parts: list[Images], background: str | None) -> Iterable[str]:
-    """What a user should know of how images were read."""
+    """Sentences for the user on how images were read."""
     transparent = torch.cat([part.transparent for part in parts])
     if bool(transparent.any()):
         yield (
@@ -120,7 +113,7 @@ def _notes(parts: list[Images], background: str | None) -> Iterable[str]:
         )
 
 
-def decoded(
+def decode_folder(
     path: Path,
     size: int | None,
     background: str | None = None,
@@ -129,7 +122,7 @@ def decoded(
     progress: Progress | None = None,
     classes: tuple[str, ...] | None = None,
 ) -> tuple[Images, tuple[str, ...]]:
-    """All images below a folder of class folders, and the names of the classes; from the cache if nothing changed."""
+    """Decode all images below a folder of class folders; returns them, and the names of the classes."""
     names = classes or _class_folders(path)
     if len(names) < 2:
         raise expected(f"{path} to hold a folder for each of at least two classes", f"{len(names)}")
@@ -143,14 +136,14 @@ def decoded(
     empty = [name for label, name in enumerate(names) if classes is None and label not in present]
     if files and empty:
         raise expected(f"images in every class folder of {path}", f"none in {first_few(empty)}")
-    return decoded_files(path, files, size, background, skip_bad=skip_bad, progress=progress), names
+    return decode_files(path, files, size, background, skip_bad=skip_bad, progress=progress), names
 
 
 def _class_folders(path: Path) -> tuple[str, ...]:
     return tuple(sorted(part.name for part in path.iterdir() if part.is_dir() and part.name[0] != "."))
 
 
-def decoded_files(
+def decode_files(
     path: Path,
     files: list[tuple[Path, int]],
     size: int | None,
@@ -159,13 +152,13 @@ def decoded_files(
     skip_bad: bool,
     progress: Progress | None,
 ) -> Images:
-    """Images below a folder with their labels; from the cache if these very bytes were decoded before."""
+    """Decode images with their labels, or read them from the cache if files of the same bytes were decoded before."""
     if not files:
         raise expected(f"images ({', '.join(sorted(SUFFIXES))}) in the class folders of {path}", "none")
     hashes = _hashes([file for file, _ in files])
     listing = [(label, one) for (_, label), one in zip(files, hashes, strict=True)]
-    stated = [VERSION, listing, size, colour(background or BACKGROUND), skip_bad]
-    key = hashlib.sha256(json.dumps(stated).encode()).hexdigest()
+    key_parts = [VERSION, listing, size, colour(background or BACKGROUND), skip_bad]
+    key = hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()
     cache = cache_folder() / f"{path.name}-{key[:32]}.safetensors"
     found = _load(cache, key)
     if found is None:
@@ -180,7 +173,7 @@ def decoded_files(
 
 
 def _hashes(files: list[Path]) -> list[str]:
-    """The content of each file as a short text; for one that cannot be read, why not."""
+    """A digest of each file; for one that cannot be read, the reason."""
     batches = [files[start : start + FILES_AT_ONCE] for start in range(0, len(files), FILES_AT_ONCE)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(chain.from_iterable(pool.map(lambda batch: [_hash(file) for file in batch], batches)))
@@ -197,7 +190,7 @@ def _hash(file: Path) -> str:
     return found.hexdigest()
 
 
-Found = tuple[dict[str, Tensor], list[tuple[int, str]]]  # tensors, and which files are bad for what reason
+Found = tuple[dict[str, Tensor], list[tuple[int, str]]]  # tensors, and the place of each bad file with the reason
 
 
 def _decode(
@@ -208,41 +201,25 @@ def _decode(
     skip_bad: bool,
     progress: Progress | None,
 ) -> Found:
-    """The images, and what is wrong with those that were left out."""
-    if size is None:  # their own, if one fits all
-        shapes = {size_of(file) for file, _ in files} - {(0, 0)}
-        size = LARGEST_OWN_SIZE
-        if len(shapes) == 1:
-            width, height = next(iter(shapes))
-            size = width if width == height and 0 < width <= LARGEST_OWN_SIZE else LARGEST_OWN_SIZE
-
-    def one(file: Path, known: str) -> Decoded | str:
-        try:
-            with file.open("rb") as source:
-                content = source.read(MOST_BYTES + 1)
-            if len(content) > MOST_BYTES:
-                return f"a file of more than {MOST_BYTES:,} bytes"
-            # What is decoded is what was hashed: the cache would keep a file that changed in between under a wrong key.
-            if hashlib.blake2b(content, digest_size=32).hexdigest() != known:
-                return "it changed while it was read"
-            return read_image(io.BytesIO(content), size, background=background)
-        except (ValueError, OSError) as error:
-            return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-    # Here and not in the threads, which share the filters: what a decoder grumbles about is not for the user.
+    """Decode the images; returns them, and what is wrong with those that were left out."""
+    side = _common_side([file for file, _ in files]) if size is None else size
+    # Warnings are switched off here and not in the threads, which share the filters; users cannot act on a decoder's.
     with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(os.cpu_count()) as pool:
-        results: Iterable[Decoded | str] = pool.map(one, [file for file, _ in files], hashes)
+        results: Iterable[Decoded | str] = pool.map(
+            lambda file, digest: _decode_one(file, digest, side, background), [file for file, _ in files], hashes
+        )
         found = list(progress(results, len(files)) if progress else results)
     bad = [(place, each) for place, each in enumerate(found) if isinstance(each, str)]
     if bad and not skip_bad:
-        told = first_few([f"{files[place][0]}: {reason}" for place, reason in bad])
+        reasons = first_few([f"{files[place][0]}: {reason}" for place, reason in bad])
         raise BadFilesError(
-            f"Expected images, but got {counted(len(bad), 'bad file')}: {told}. Use --skip-bad to leave them out."
+            f"Expected images, but got {counted(len(bad), 'bad file')}: {reasons}. Use --skip-bad to leave them out."
         )
     good = [(place, each) for place, each in enumerate(found) if not isinstance(each, str)]
     if not good:
         raise expected("images that can be used", counted(len(bad), "bad file"))
-    coarse = all(each.pixels.dtype == np.uint8 for _, each in good)  # else one with 16 bits makes floats of all
+    # One image of 16 bits makes floats of all, so that they fit into one tensor.
+    coarse = all(each.pixels.dtype == np.uint8 for _, each in good)
     tensors = {
         "x": torch.from_numpy(np.stack([each.pixels if coarse else each.numbers for _, each in good])),
         "y": torch.tensor([files[place][1] for place, _ in good], dtype=torch.int64),
@@ -251,6 +228,31 @@ def _decode(
         "transparent": torch.tensor([each.transparent for _, each in good]),
     }
     return tensors, bad
+
+
+def _common_side(files: list[Path]) -> int:
+    """The side of the images if all are small squares of one size, else the usual one."""
+    shapes = {size_of(file) for file in files} - {(0, 0)}
+    if len(shapes) == 1:
+        width, height = next(iter(shapes))
+        if width == height and 0 < width <= LARGEST_OWN_SIZE:
+            return width
+    return LARGEST_OWN_SIZE
+
+
+def _decode_one(file: Path, digest: str, side: int, background: str | None) -> Decoded | str:
+    """Decode an image; returns what is wrong with its file where that fails."""
+    try:
+        with file.open("rb") as source:
+            content = source.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            return f"a file of more than {MOST_BYTES:,} bytes"
+        # What is decoded is what was hashed: the cache would keep a file that changed in between under a wrong key.
+        if hashlib.blake2b(content, digest_size=32).hexdigest() != digest:
+            return "it changed while it was read"
+        return read_image(io.BytesIO(content), side, background=background)
+    except (ValueError, OSError) as error:
+        return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def cache_folder() -> Path:

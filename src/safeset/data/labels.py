@@ -11,7 +11,7 @@ from safeset.errors import expected, nearest
 
 
 def label_array(y: np.ndarray, what: str) -> tuple[np.ndarray, int | None]:
-    """Labels (n,) of an array (n,), (n, 1), or (n, classes) with a single 1 in each row; of the last how many classes.
+    """Labels (n,) of an array (n,), (n, 1), or one-hot (n, classes); for the last also the number of classes.
 
     >>> label_array(np.array([[0, 1], [1, 0]]), "y")
     (array([1, 0]), 2)
@@ -30,7 +30,7 @@ def label_array(y: np.ndarray, what: str) -> tuple[np.ndarray, int | None]:
 def as_labels(
     labels: Sequence[object], names: Sequence[object] | None, *, numbered: bool = True
 ) -> tuple[tuple[str, ...], Tensor]:
-    """Class names in order, and each label's place: by number where labels are whole numbers and names are given."""
+    """Class names in order, and each label's place: by number where labels are integers and names are given."""
     labels = [label.decode(errors="replace") if isinstance(label, bytes) else label for label in labels]
     names = names and [name.decode(errors="replace") if isinstance(name, bytes) else name for name in names]
     missing = [place for place, label in enumerate(labels) if label != label or not str(label).strip()]

@@ -14,17 +14,17 @@ from safeset.data.labels import as_labels, label_array
 from safeset.data.units import AS_PIXELS, RAW, image_units, own_units
 from safeset.errors import counted, expected, nearest
 
-NAMES = {  # what the arrays are called elsewhere, the best name first
+NAMES = {  # other names of the arrays, the best first
     "x": ("x_train", "train_images", "images"),
     "y": ("y_train", "train_labels", "labels"),
     "x_test": ("test_images",),
     "y_test": ("test_labels",),
 }
-LARGEST_WHOLE = 2**53  # of the whole numbers that float64 holds without a gap
+LARGEST_WHOLE = 2**53  # float64 holds every integer up to here
 
 
-def npz(path: Path, *, units: str | None = None, background: str | None = None) -> Dataset:
-    """Arrays ``x`` (n, …) and ``y`` (n,) of a ``.npz`` file; ``x_test`` and ``y_test`` if it has them, else a fifth.
+def read_npz(path: Path, *, units: str | None = None, background: str | None = None) -> Dataset:
+    """Read ``x`` (n, …) and ``y`` (n,) from a ``.npz`` file; the test is ``x_test`` and ``y_test``, or a fifth of x.
 
     Images are (n, height, width), (n, channels, height, width), or with the channels last: bytes, or floats in [0, 1].
     Rows (n, features) are taken as they are, ε is in their units. ``class_names`` may name the classes. Other
@@ -84,7 +84,7 @@ def channels_first(
 
     Args:
         array: (n, height, width), (n, channels, height, width) or (n, height, width, channels).
-        what: its name, for what is said.
+        what: its name in notes and errors.
         background: the colour that four channels, if they come last, are composited on; None to keep them.
         last: whether the channels come last; by default where the shape says so.
     """

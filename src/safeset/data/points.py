@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from safeset.data.arrays import read_arrays
-from safeset.data.columns import OneHot, encoded, numbers_of, read_table, scaled
+from safeset.data.columns import OneHot, input_names, numbers_of, parse_table, scaled
 from safeset.data.dataset import PIXELS
 from safeset.data.decoding import BACKGROUND, SUFFIXES, read_image
 from safeset.data.npz import NAMES, channels_first, is_exact
@@ -24,7 +24,7 @@ IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM
 
 
 class Point(NamedTuple):
-    """One input with the name it is told by; or, instead of the input, what is wrong with it.
+    """One input and its name; or, instead of the input, what is wrong with it.
 
     Attributes:
         name: of the file, and of the row in it.
@@ -53,7 +53,7 @@ def read_points(
     stdin: BinaryIO | None,
     chosen: Callable[[int], bool] = lambda place: True,
 ) -> Iterator[Point]:
-    """The points of files, one after another; what is wrong with a file is told, and does not stop the others.
+    """Read the points of files, one after another; what is wrong with a file is reported, and does not stop the others.
 
     Args:
         sources: images, folders of images, ``.npz`` files with an array x, ``.csv`` files with a header; ``-`` is
@@ -74,7 +74,7 @@ def read_points(
 
 
 class _Form(NamedTuple):
-    """What a net's inputs are."""
+    """The shape and the units of a net's inputs."""
 
     shape: tuple[int, ...]
     pixels: bool
@@ -91,7 +91,7 @@ def _each(sources: Sequence[str], form: _Form, stdin: BinaryIO | None) -> Iterat
     for source in sources:
         try:
             yield from _points(source, form, stdin)
-        except (ValueError, OSError) as error:  # of which ArgumentError is one, and a null character in a name
+        except (ValueError, OSError) as error:  # ArgumentError is a ValueError; so is a null character in a name
             yield partial(Point, source, None, _reason(error))
 
 
@@ -128,7 +128,7 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
 
 
 def _for_images(form: _Form, name: str) -> _Form:
-    """The same, if a net's inputs are images."""
+    """Refuse an image where a net's inputs are none."""
     shape = form.shape
     if len(shape) != 3 or shape[0] not in (1, 3) or not form.pixels:
         raise expected(f"numbers of shape {shape} as in training, in an .npz file", f"the image {name}")
@@ -138,7 +138,7 @@ def _for_images(form: _Form, name: str) -> _Form:
 def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
     channels, height, width = form.shape
     try:
-        with warnings.catch_warnings(action="ignore"):  # what a decoder grumbles about is not for the user
+        with warnings.catch_warnings(action="ignore"):  # users cannot act on a decoder's warnings
             found = read_image(source, (height, width), channels=channels, background=form.background)
     except (ValueError, OSError) as error:
         return Point(name, None, _reason(error))
@@ -148,8 +148,8 @@ def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
 
 def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False) -> Iterator[Read]:
     """Rows of a table, in its order; columns beyond those of the training are not looked at."""
-    header, rows = read_table(lines, source, tabs=tabs)
-    inputs, texts = list(form.ranges or {}), set(encoded(form.one_hot, form.one_hot))
+    header, rows = parse_table(lines, source, tabs=tabs)
+    inputs, texts = list(form.ranges or {}), set(input_names(form.one_hot, form.one_hot))
     columns = [*(name for name in inputs if name not in texts), *form.one_hot]
     missing = [name for name in columns if name not in header]
     if missing:
@@ -165,7 +165,7 @@ def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False)
     yield from (partial(point, row) for row in rows)
 
 
-ARRAYS = ("x", "x_test", "test_images", *NAMES["x"])  # the first that there is
+ARRAYS = ("x", "x_test", "test_images", *NAMES["x"])  # the first of these in a file is certified
 
 
 def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Read]:
@@ -237,7 +237,7 @@ def _as_in_training(seen: tuple[float, ...]) -> str:
 def _check_row(
     x: Tensor, numbers: Tensor, ranges: Mapping[str, tuple[float, ...]], seen: tuple[float, ...] | None
 ) -> None:
-    """Complain of a row that can only be in other units than those of training, by its worst column."""
+    """Raise an error for a row that can only be in other units than those of training, by its worst column."""
     if seen is None or not bool(far_outside(x[None], (min(seen[0], 0.0), max(seen[1], 1.0))).any()):
         return
     worst = int((x - 0.5).abs().argmax())

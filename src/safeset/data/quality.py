@@ -1,4 +1,4 @@
-"""What is odd about labelled points, in words: constant images, copies, classes of one point."""
+"""Oddities of labelled points, in words: constant images, copies, classes of one point."""
 
 import hashlib
 import warnings
@@ -10,7 +10,7 @@ from safeset.errors import DataWarning, first_few, some_of
 
 
 def report(data: Dataset, *, oddities: bool) -> None:
-    """Warn of how the data was read, and of what is odd about it, a sentence at a time.
+    """Warn the user: how the data was read, and what is odd about it, in a warning each.
 
     Args:
         data: a user's own.
@@ -21,11 +21,11 @@ def report(data: Dataset, *, oddities: bool) -> None:
 
 
 def find_oddities(data: Dataset) -> list[str]:
-    """What is odd about a data set, a sentence each, with counts and the first examples."""
+    """Find what is odd about a data set: a sentence each, with counts and the first examples."""
     image = len(data.input_shape) == 3
     what, found = "images" if image else "points", []
     train, test = data.train, data.test
-    names = data.names or (_numbered("training", train), _numbered("test", test))
+    names = data.names or (_point_names("training", train), _point_names("test", test))
     constant = [
         name
         for split, called in ((train, names[0]), (test, names[1]))
@@ -63,7 +63,7 @@ def find_oddities(data: Dataset) -> list[str]:
     return found
 
 
-def _numbered(part: str, split: Split) -> list[str]:
+def _point_names(part: str, split: Split) -> list[str]:
     return [f"{part} point {place}" for place in range(len(split))]
 
 
@@ -75,6 +75,6 @@ def _constant(split: Split) -> list[bool]:
 
 
 def _contents(split: Split) -> list[bytes]:
-    """Each point's content, as a few bytes that other content does not have."""
+    """A digest of each point."""
     rows = split.x.cpu().contiguous().flatten(1).numpy()
     return [hashlib.blake2b(row.data, digest_size=16).digest() for row in rows]

@@ -1,4 +1,4 @@
-"""What the numbers of inputs are: pixels in [0, 1], scaled columns, or own units; and whether others fit them."""
+"""The units of inputs: pixels in [0, 1], scaled columns, or a user's own; and whether other data has the same."""
 
 import warnings
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from safeset.errors import ArgumentError, DataWarning, UnitsWarning, expected, s
 from safeset.inputs import SCALED, far_outside
 
 OWN = "the units of x"
-RAW = "raw"  # the option that takes numbers as they are
-NEAR = (-0.5, 1.5)  # pixels in [0, 1] that were disturbed may lie here; other images are normalised, or are 0..255
-WIDE = 10.0  # a range of training that pixels in [0, 1] cannot have been taken from
-NARROW = 1 / 20  # of the range of training: all of other data does not lie within so little
+RAW = "raw"  # the option to take numbers as they are
+NEAR = (-0.5, 1.5)  # pixels in [0, 1] with noise lie here; images beyond it are normalised, or in 0..255
+WIDE = 10.0  # pixels in [0, 1] cannot have so wide a range
+NARROW = 1 / 20  # data that fills less of the range of training is in other units
 POINTS_AT_ONCE = 1024
 AS_PIXELS = "Divide by 255, or give bytes (uint8)"
 
@@ -32,7 +32,7 @@ def image_units(low: float, high: float, what: str) -> str:
     """The units of images of other numbers than bytes, by their range.
 
     Raises:
-        ArgumentError: if they are neither pixels in [0, 1] nor near them: ε would be in units that nobody expects.
+        ArgumentError: if they are neither pixels in [0, 1] nor near them: ε would be in unexpected units.
     """
     if low >= 0 and high <= 1:
         return PIXELS
@@ -46,7 +46,7 @@ def image_units(low: float, high: float, what: str) -> str:
 
 
 def given_units(splits: Sequence[Split]) -> str:
-    """The units of points that were given in Python: images far outside [0, 1] are warned of, and taken as they are."""
+    """The units of points that were given in Python: images far outside [0, 1] cause a warning."""
     if all(split.x.dtype == torch.uint8 for split in splits):
         return PIXELS
     low, high = min(split.range[0] for split in splits), max(split.range[1] for split in splits)
@@ -66,13 +66,13 @@ def kind(units: str) -> str:
     ('the units of x', 'pixels in [0, 1]')
     """
     found = units.partition(" (")[0]
-    return OWN if found == "the units of the inputs" else found  # as runs of older versions call it
+    return OWN if found == "the units of the inputs" else found  # the name in runs of older versions
 
 
 def are_pixels(x: np.ndarray, seen: tuple[float, ...]) -> bool:
     """Whether images (n, …) can only be pixels in [0, 1], where the numbers of training had a far larger range.
 
-    Images of whole numbers may be dark, or of two colours.
+    Images of integers may be dark, or of two colours.
 
     >>> dark, small = np.zeros((1, 1, 2, 2)), np.full((1, 1, 2, 2), 0.25)
     >>> are_pixels(small, (0, 255)), are_pixels(dark, (0, 255)), are_pixels(small, (0, 2))
@@ -84,7 +84,7 @@ def are_pixels(x: np.ndarray, seen: tuple[float, ...]) -> bool:
 
 
 def check_fits(data: Dataset, units: str, seen: tuple[float, ...] | None, *, columns: bool) -> None:
-    """Complain of data in other units than a run's.
+    """Raise an error for data in other units than a run's.
 
     Args:
         data: to be evaluated on.
@@ -125,7 +125,7 @@ def check_fits(data: Dataset, units: str, seen: tuple[float, ...] | None, *, col
 
 
 def _narrow_columns(data: Dataset) -> bool:
-    """Whether most columns that were scaled to [0, 1] lie in a small part of it: they were scaled before."""
+    """Whether most columns that were scaled to [0, 1] lie in a small part of it, as if scaled twice."""
     if not data.ranges or kind(data.units) != SCALED or len(data.train) + len(data.test) < 1 / NARROW:
         return False
     x = torch.cat([data.train.x, data.test.x])

@@ -11,17 +11,17 @@ from torch import Tensor
 from safeset.data.dataset import Dataset
 from safeset.drawing.sheet import FAINT, INK, MARGIN, SMALL, Sheet
 
-MOST_CLASSES, ROWS, COLUMNS = 400, 25, 4  # on a page, and in a column if there are few
-MOST_POINTS = 5000  # in a scatter plot
+MOST_CLASSES, ROWS, COLUMNS = 400, 25, 4  # on a page; rows in a column of few classes; columns
+MOST_POINTS = 5000  # a scatter plot shows no more
 LONGEST = 26  # characters of a name in one line
 NAME_LINE, GAP, AIR = 0.15, 0.06, 0.4  # inches: from line to line, between rows, between columns
-HEAD, BAR, THICK = 0.75, 1.1, 0.13  # inches: the title, the longest bar, and every one
-PLANE, AXIS = 5.2, 0.7  # inches: the scatter plot, and what is written beside it
+HEAD, BAR, THICK = 0.75, 1.1, 0.13  # inches: height of the title, length of the longest bar, thickness of bars
+PLANE, AXIS = 5.2, 0.7  # inches: side of the scatter plot, room for its labels
 TRAIN, TEST = "#2f6db3", "#a9c6e8"
 
 
-def picture(data: Dataset) -> bytes:
-    """Training points as a PNG file: images by class, or a scatter plot; beside them how many points a class has.
+def draw_dataset(data: Dataset) -> bytes:
+    """Draw training points as a PNG file: images by class, or a scatter plot; beside them how many points a class has.
 
     Points that are no images are placed by their own two numbers, or by their first two principal components.
     """
@@ -33,7 +33,7 @@ class _Classes:
     """The classes of a page in columns: a row for each, with its name, something of its own, a bar and its counts."""
 
     def __init__(self, data: Dataset, least: float, own: float) -> None:
-        """Rows of at least a height, with so much room for what is their own."""
+        """Measure rows of at least the height ``least``, with the width ``own`` for what each shows besides."""
         self.counts = data.counts()[:MOST_CLASSES]
         self.lines = [wrap(name, LONGEST) or [""] for name, _, _ in self.counts]
         self.heights = [max(least, len(lines) * NAME_LINE) for lines in self.lines]
@@ -56,7 +56,7 @@ class _Classes:
                 down += self.heights[row] + GAP
 
     def draw(self, sheet: Sheet, row: int, left: float, top: float, colours: tuple[str, str]) -> None:
-        """A class: its name, a bar for its training and its test points, and how many they are."""
+        """Draw a class: its name, a bar for its training and its test points, and how many they are."""
         middle = top + self.heights[row] / 2
         lines, (_, train, test) = self.lines[row], self.counts[row]
         for place, line in enumerate(lines):
@@ -89,17 +89,17 @@ def _images(data: Dataset) -> bytes:
     side, each = (0.5, 8) if data.classes <= 2 * ROWS else (0.34, 5)
     classes = _Classes(data, side, each * (side + GAP) + 0.1)
     sheet = _page(data, classes.width, classes.height, "Training images of each class")
-    low, high = (float(bound) for bound in data.train.x.aminmax())
+    low, high = (float(end) for end in data.train.x.aminmax())
     for row, left, top in classes.places(MARGIN, HEAD):
         classes.draw(sheet, row, left, top, (TRAIN, TEST))
         for across, image in enumerate(data.train.x[(data.train.y == row).nonzero()[:each, 0]]):
             start = left + classes.name + across * (side + GAP)
-            sheet.image(start, top + (classes.heights[row] - side) / 2, side, _shown(image, low, high))
+            sheet.image(start, top + (classes.heights[row] - side) / 2, side, _as_bytes(image, low, high))
     return sheet.png()
 
 
-def _shown(image: Tensor, low: float, high: float) -> np.ndarray:
-    """An image (height, width, 3) of bytes; numbers beyond [0, 1] are shown from the least to the largest."""
+def _as_bytes(image: Tensor, low: float, high: float) -> np.ndarray:
+    """An image (height, width, 3) of bytes; numbers beyond [0, 1] are mapped to it by their range."""
     if image.dtype != torch.uint8:
         low, high = (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
         image = ((image.double() - low) / (high - low or 1.0) * 255).round().byte()

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from safeset.drawing.sheet import BODY, DOTS, FAINT, INK, LINE, MARGIN, SMALL, WIDTH, Sheet, wrapped
+from safeset.drawing.sheet import BODY, DOTS, FAINT, INK, LINE, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
 
-SIDE = 192 / DOTS  # inches; so many dots are whole pixels of images of 32 × 32 and of 64 × 64
-STEP = 0.19  # inches from a name to the next
+SIDE = 192 / DOTS  # inches; images of 32 × 32 and of 64 × 64 are enlarged by an integer
+SPACING = 0.19  # inches between names
 HEADING, TITLE, GAP = 0.32, 0.2, 0.22  # inches
 STRANGE = "#c2410c"
 
 
 @dataclass(frozen=True)
 class Name:
-    """A class in a set: how it is called, and how it is written."""
+    """The name of a class in a set, and how it is written."""
 
     text: str
     bold: bool = False
@@ -36,7 +36,7 @@ class Sample:
     def tall(self) -> float:
         """Inches from the upper edge to the last name."""
         names = max((len(names) for names in self.sets), default=0)
-        return (TITLE if self.title else 0) + SIDE + 0.08 + (names + bool(self.titles)) * STEP
+        return (TITLE if self.title else 0) + SIDE + 0.08 + (names + bool(self.titles)) * SPACING
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +47,15 @@ class Block:
     samples: Sequence[Sample]
 
 
-def painted(blocks: Sequence[Block], *, columns: int, caption: str) -> bytes:
-    """A page of blocks with so many images in a row, and a caption at its foot, as a PNG file."""
-    lines = wrapped(caption)
+def paint(blocks: Sequence[Block], *, columns: int, caption: str) -> bytes:
+    """Paint a page of blocks, ``columns`` images in a row, with a caption at its foot, as a PNG file."""
+    lines = wrap_caption(caption)
     rows = [
         (block, [block.samples[place : place + columns] for place in range(0, max(1, len(block.samples)), columns)])
         for block in blocks
     ]
     tall = sum(
-        HEADING * bool(block.heading) + sum(max((one.tall for one in row), default=STEP) + GAP for row in several)
+        HEADING * bool(block.heading) + sum(max((one.tall for one in row), default=SPACING) + GAP for row in several)
         for block, several in rows
     )
     sheet = Sheet(MARGIN + tall + len(lines) * LINE + MARGIN)
@@ -69,13 +69,13 @@ def painted(blocks: Sequence[Block], *, columns: int, caption: str) -> bytes:
                 sheet.text(MARGIN, top, "none", color=FAINT)
             for place, sample in enumerate(row):
                 _one(sheet, sample, MARGIN + place * wide, top, wide)
-            top += max((sample.tall for sample in row), default=STEP) + GAP
+            top += max((sample.tall for sample in row), default=SPACING) + GAP
     sheet.lines(top, lines)
     return sheet.png()
 
 
 def _one(sheet: Sheet, sample: Sample, left: float, top: float, wide: float) -> None:
-    """An image in the middle of its column, and what stands above and beneath."""
+    """Paint an image in the middle of its column, its title above and its sets beneath."""
     middle = left + wide / 2
     if sample.title:
         sheet.text(middle, top, sample.title, fontsize=SMALL, color=FAINT, ha="center")
@@ -90,7 +90,7 @@ def _one(sheet: Sheet, sample: Sample, left: float, top: float, wide: float) -> 
         across, down = left + (place + 0.5) * each, top
         if sample.titles:
             sheet.text(across, down, sample.titles[place], fontsize=SMALL, color=FAINT, ha="center")
-            down += STEP
+            down += SPACING
         for name in names:
             style = {
                 "fontweight": "bold" if name.bold else "normal",
@@ -99,4 +99,4 @@ def _one(sheet: Sheet, sample: Sample, left: float, top: float, wide: float) -> 
                 "fontsize": BODY if len(sample.sets) == 1 else BODY - 1,
             }
             sheet.text(across, down, f"+ {name.text}" if name.optional else name.text, ha="center", **style)
-            down += STEP
+            down += SPACING

@@ -14,8 +14,8 @@ MOST_CLASSES, EACH, SIDE, GAP = 20, 10, 48, 4
 PLANE, DOT = 480, 2
 
 
-def picture(data: Dataset, suffix: str) -> bytes:
-    """A picture's file: what `safeset.drawing.dataset` draws, or a plainer one where there is no matplotlib.
+def draw_picture(data: Dataset, suffix: str) -> bytes:
+    """Draw a data set: as `safeset.drawing.dataset` does, or plainly where there is no matplotlib.
 
     Args:
         data: its training points are shown.
@@ -26,17 +26,17 @@ def picture(data: Dataset, suffix: str) -> bytes:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        image = plain_picture(data)
+        image = draw_plainly(data)
     else:
-        from safeset.drawing.dataset import picture as drawn
+        from safeset.drawing.dataset import draw_dataset
 
-        image = Image.open(io.BytesIO(drawn(data)))
+        image = Image.open(io.BytesIO(draw_dataset(data)))
     content = io.BytesIO()
     image.save(content, format={".png": "PNG", ".webp": "WEBP"}.get(suffix, "JPEG"))
     return content.getvalue()
 
 
-def plain_picture(data: Dataset) -> "Image":
+def draw_plainly(data: Dataset) -> "Image":
     """A row of training images for each of the first classes with its name; for tables a dot for each point.
 
     The dots' places are the first two principal components of the training points, or the points themselves in 2-D.

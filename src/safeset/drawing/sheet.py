@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
 
-DOTS = 144  # for an inch
-WIDTH = 7.0  # inches: a text of 10 points is still readable where the page is shown on a telephone
+DOTS = 144  # per inch
+WIDTH = 7.0  # inches: on a telephone, text of 10 points stays legible at this width
 MARGIN = 0.15
 INK, FAINT = "#222222", "#6a6a6a"
 BODY, SMALL = 10.0, 8.5  # points
-LINE = 0.165  # inches from a line to the next
+LINE = 0.165  # inches between lines
 
 
 class Sheet:
@@ -35,7 +35,7 @@ class Sheet:
         self.figure = Figure(figsize=(width, height), dpi=DOTS, facecolor="white")
 
     def axes(self, left: float, top: float, width: float, height: float) -> "Axes":
-        """A field to paint in, without ticks."""
+        """Add axes without ticks."""
         axes = self.figure.add_axes(
             (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
         )
@@ -44,19 +44,19 @@ class Sheet:
         return axes
 
     def text(self, left: float, top: float, text: str, **style: Any) -> None:
-        """A line of text whose upper edge is at ``top``."""
+        """Add a line of text whose upper edge is at ``top``."""
         given = {"fontsize": BODY, "color": INK, "va": "top", "ha": "left", "parse_math": False, **style}
         self.figure.text(left / self.width, 1 - top / self.height, text, **given)
 
     def bar(self, left: float, top: float, width: float, height: float, colour: str) -> None:
-        """A field of one colour."""
+        """Add a rectangle of one colour."""
         from matplotlib.patches import Rectangle
 
         corner, size = (left / self.width, 1 - (top + height) / self.height), (width / self.width, height / self.height)
         self.figure.add_artist(Rectangle(corner, *size, color=colour, linewidth=0))
 
     def image(self, left: float, top: float, side: float, pixels: "np.ndarray") -> None:
-        """Pixels (height, width, 3) as a square with an edge; quicker than a field of its own for each."""
+        """Add pixels (height, width, 3) as a square with an edge; quicker than axes for each."""
         import numpy as np
         from PIL import Image, ImageOps
 
@@ -67,7 +67,7 @@ class Sheet:
         self.figure.figimage(edged, round(left * DOTS), down)
 
     def width_of(self, text: str, size: float) -> float:
-        """Inches that a line of text takes, in letters of so many points."""
+        """The width in inches of a line of text, in letters of ``size`` points."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         drawn = self.figure.text(0, 0, text, fontsize=size, parse_math=False)
@@ -76,7 +76,7 @@ class Sheet:
         return float(extent.width) / DOTS
 
     def lines(self, top: float, lines: Sequence[str], **style: Any) -> None:
-        """Small faint lines of text beneath one another."""
+        """Add small faint lines of text beneath each other."""
         for place, line in enumerate(lines):
             self.text(MARGIN, top + place * LINE, line, **{"fontsize": SMALL, "color": FAINT, **style})
 
@@ -86,12 +86,12 @@ class Sheet:
 
         drawn, content = io.BytesIO(), io.BytesIO()
         self.figure.savefig(drawn, format="png", dpi=DOTS)
-        Image.open(drawn).convert("RGB").save(content, "PNG", optimize=True)  # without transparency: smaller
+        Image.open(drawn).convert("RGB").save(content, "PNG", optimize=True)  # a file without transparency is smaller
         return content.getvalue()
 
 
 def check_matplotlib() -> None:
-    """Refuse to begin what cannot be drawn.
+    """Raise an error where nothing can be drawn.
 
     Raises:
         SafesetError: if there is no matplotlib, with the remedy.
@@ -103,8 +103,8 @@ def check_matplotlib() -> None:
         raise SafesetError(f"Expected matplotlib, which draws the figures, but got none. {remedy}") from None
 
 
-def wrapped(text: str) -> list[str]:
-    """The lines of a small text across the page; numbers stay with their names."""
+def wrap_caption(text: str) -> list[str]:
+    """Break a caption into lines as wide as the page; numbers stay with their names."""
     return wrap(re.sub(r"(ε|=|seed) (?=[=\d])", "\\1\xa0", text), 112)
 
 

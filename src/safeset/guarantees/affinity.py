@@ -15,7 +15,7 @@ from safeset.errors import ArgumentError, expected, nearest, repeated
 from safeset.system.untrusted import parse_json, parse_toml, read_text
 
 Class = int | str
-MOST_LEAVES = 5_000_000  # of all nodes of a hierarchy together: more would fill the memory
+MOST_LEAVES = 5_000_000  # summed over all nodes of a hierarchy, as many as memory holds
 KEYS = ("sets", "groups", "neighbours", "hierarchy", "everyone_with")
 
 
@@ -48,10 +48,10 @@ def members(one: Iterable[Any], what: str, *, empty: bool = False) -> tuple[Clas
     return tuple(sorted(classes))
 
 
-def bound(sets: Iterable[Iterable[Class]], class_names: Sequence[str]) -> list[list[int]]:
-    """The same sets as indices into distinct ``class_names``; indices stay.
+def as_indices(sets: Iterable[Iterable[Class]], class_names: Sequence[str]) -> list[list[int]]:
+    """The sets as indices into distinct ``class_names``; indices stay as they are.
 
-    >>> bound([["cat", "dog"]], ["dog", "cow", "cat"])
+    >>> as_indices([["cat", "dog"]], ["dog", "cow", "cat"])
     [[2, 0]]
     """
     index = {name: place for place, name in enumerate(class_names)}
@@ -74,10 +74,12 @@ def _is_index(member: str) -> bool:
     return member.isdecimal() and len(member) <= 18
 
 
-def resolved(sets: Iterable[Sequence[Class]], everyone_with: Sequence[Class], classes: int) -> list[tuple[int, ...]]:
-    """All sets among ``classes`` classes, as sorted indices: lonely classes alone, ``everyone_with`` added to each.
+def complete(sets: Iterable[Sequence[Class]], everyone_with: Sequence[Class], classes: int) -> list[tuple[int, ...]]:
+    """All sets among ``classes`` classes, as sorted indices, with a set for each class that is in none.
 
-    >>> resolved([[1, 2]], [], 4)
+    ``everyone_with`` is added to each.
+
+    >>> complete([[1, 2]], [], 4)
     [(0,), (1, 2), (3,)]
     """
     indices: set[int] = set()
@@ -158,32 +160,13 @@ def from_hierarchy(
     for name, number, least in (("max_leaves", max_leaves, 1), ("depth", depth, 0)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
             raise expected(f"`{name}` of a hierarchy to be an integer ≥ {least}", repr(number))
-    children: dict[Any, set[Any]] = {}
-    for edge in edges if isinstance(edges, Iterable) else [edges]:
-        if (
-            not isinstance(edge, tuple | list)
-            or len(edge) != 2
-            or not all(isinstance(node, int | str) for node in edge)
-        ):
-            raise expected("the edges of a hierarchy to be (parent, child) pairs of names or indices", repr(edge))
-        parent, child = edge
-        children.setdefault(parent, set()).add(child)
-        children.setdefault(child, set())
-    if not children:
-        raise expected("a hierarchy with at least one edge", "none")
+    children = _children(edges)
     try:
         order = list(TopologicalSorter(children).static_order())  # children before parents
     except CycleError as error:
         loop = " → ".join(map(str, reversed(error.args[1])))
         raise expected("a hierarchy without cycles", loop) from None
-    leaves: dict[Any, frozenset[Any]] = {}
-    total = 0
-    for node in order:
-        below = children[node]
-        leaves[node] = frozenset().union(*(leaves[child] for child in below)) if below else frozenset([node])
-        total += len(leaves[node])
-        if total > MOST_LEAVES:
-            raise expected(f"a hierarchy with at most {MOST_LEAVES:,} leaves below all its nodes together", "more")
+    leaves = _leaves(order, children)
     parents: dict[Any, set[Any]] = {node: set() for node in children}
     for node, below in children.items():
         for child in below:
@@ -199,6 +182,34 @@ def from_hierarchy(
         if not chosen:
             raise expected(f"`depth` of a hierarchy to be in 0..{max(distance.values())}", depth)
     return sorted((sorted(leaves[node], key=str) for node in chosen), key=str)
+
+
+def _children(edges: Iterable[tuple[Any, Any]]) -> dict[Any, set[Any]]:
+    """The children of each node, none for a leaf."""
+    children: dict[Any, set[Any]] = {}
+    for edge in edges if isinstance(edges, Iterable) else [edges]:
+        pair = isinstance(edge, tuple | list) and len(edge) == 2
+        if not pair or not all(isinstance(node, int | str) for node in edge):
+            raise expected("the edges of a hierarchy to be (parent, child) pairs of names or indices", repr(edge))
+        parent, child = edge
+        children.setdefault(parent, set()).add(child)
+        children.setdefault(child, set())
+    if not children:
+        raise expected("a hierarchy with at least one edge", "none")
+    return children
+
+
+def _leaves(order: Sequence[Any], children: Mapping[Any, set[Any]]) -> dict[Any, frozenset[Any]]:
+    """The leaves below each node, from an order in which children come before their parents."""
+    leaves: dict[Any, frozenset[Any]] = {}
+    total = 0
+    for node in order:
+        below = children[node]
+        leaves[node] = frozenset().union(*(leaves[child] for child in below)) if below else frozenset([node])
+        total += len(leaves[node])
+        if total > MOST_LEAVES:
+            raise expected(f"a hierarchy with at most {MOST_LEAVES:,} leaves below all its nodes together", "more")
+    return leaves
 
 
 def read_edges(path: Path) -> list[tuple[str, str]]:

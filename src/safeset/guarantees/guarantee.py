@@ -17,7 +17,6 @@ the eligible k of a ranking, and for the text.
 """
 
 import json
-import operator
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -32,13 +31,13 @@ from torch import Tensor
 from safeset.errors import expected
 from safeset.guarantees import affinity
 from safeset.guarantees.affinity import Class
-from safeset.inputs import check_names
+from safeset.inputs import as_count, check_names
 from safeset.numerics.strict import uncompiled
 from safeset.system.untrusted import parse_json
 
 
 class Guarantee(ABC):
-    """Which k are eligible at a point. Equal when equal, hashable, and ``parse(str(guarantee)) == guarantee``."""
+    """Which k are eligible at a point. A hashable value, for which ``parse(str(guarantee)) == guarantee``."""
 
     @abstractmethod
     def largest_k(self, classes: int) -> int:
@@ -50,7 +49,7 @@ class Guarantee(ABC):
 
     @abstractmethod
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
-        """Whether each k = 1, …, K is eligible, K = ``largest_k(classes)``; ties are not looked at.
+        """Whether each k = 1, …, K is eligible, K = ``largest_k(classes)``; ties are ignored.
 
         Args:
             ranking: (batch, K) integers, the K best classes, best first.
@@ -66,7 +65,7 @@ class Guarantee(ABC):
     has_one_size = False  # whether every core has `largest_k` classes, so that its size says nothing
 
     def baseline(self, counts: Sequence[int]) -> int:
-        """How many labels the best answer holds that is the same at every point: the K most frequent classes.
+        """How many labels the best constant answer holds: the K most frequent classes at every point.
 
         Args:
             counts: the number of labels of each class.
@@ -78,7 +77,7 @@ class Guarantee(ABC):
         self.largest_k(classes)
 
     def bind(self, class_names: Sequence[str]) -> Self:
-        """The same guarantee about the classes of a data set: names become indices, strangers are an error."""
+        """The same guarantee about the classes of a data set: names become indices, unknown names are an error."""
         self.largest_k(len(check_names(class_names)))
         return self
 
@@ -92,7 +91,7 @@ class Standard(Guarantee):
     """
 
     def largest_k(self, classes: int) -> int:
-        """1."""
+        """Always 1."""
         return _below(1, classes)
 
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
@@ -110,10 +109,13 @@ class _UpTo(Guarantee):
     k: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "k", _count(self.k))
+        count = as_count(self.k)
+        if count is None:
+            raise expected("`k` to be an integer ≥ 1", repr(self.k))
+        object.__setattr__(self, "k", count)
 
     def largest_k(self, classes: int) -> int:
-        """The number k."""
+        """The k of this guarantee."""
         return _below(self.k, classes)
 
     def __repr__(self) -> str:
@@ -231,15 +233,15 @@ class Affinity(Guarantee):
         return cls(*affinity.read(Path(path)))
 
     def bind(self, class_names: Sequence[str]) -> "Affinity":
-        """The same sets as indices into ``class_names``, ``everyone_with`` worked in."""
+        """The same sets as indices into ``class_names``, ``everyone_with`` added to each."""
         names = check_names(class_names)
-        *sets, together = affinity.bound([*self.sets, self.everyone_with], names)
-        full = affinity.resolved(sets, together, len(names))
+        *sets, together = affinity.as_indices([*self.sets, self.everyone_with], names)
+        full = affinity.complete(sets, together, len(names))
         return Affinity(full) if together else Affinity(sets)
 
     def baseline(self, counts: Sequence[int]) -> int:
         """The labels in the most frequent of the sets."""
-        sets = affinity.resolved(self.sets, self.everyone_with, len(counts))
+        sets = affinity.complete(self.sets, self.everyone_with, len(counts))
         return max(sum(counts[member] for member in one) for one in sets)
 
     def largest_k(self, classes: int) -> int:
@@ -260,11 +262,11 @@ class Affinity(Guarantee):
             inside.append((common != 0).any(dim=1))
         return torch.stack(inside, dim=1)
 
-    # Looked up, never built, inside a compiled graph: what is built there would be a constant of that graph.
+    # A table that is built inside a compiled graph would become a constant of it, so tables are only looked up there.
     @uncompiled
     def prepare(self, classes: int, device: torch.device | str) -> None:
         """Make the (classes, words) table in which bit s of row c says whether class c is in set s."""
-        sets = affinity.resolved(self.sets, self.everyone_with, classes)
+        sets = affinity.complete(self.sets, self.everyone_with, classes)
         bits = np.zeros((classes, -(-len(sets) // 64)), dtype=np.uint64)
         for place, one in enumerate(sets):
             bits[list(one), place // 64] |= np.uint64(1 << (place % 64))
@@ -330,16 +332,6 @@ def as_guarantee(guarantee: Guarantee | str) -> Guarantee:
     raise expected(
         "`guarantee` to be Standard(), TopK(k), RelaxedTopK(k), Affinity(sets) or a text such as 'rt3'", repr(guarantee)
     )
-
-
-def _count(k: object) -> int:
-    try:
-        number = operator.index(k)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if isinstance(k, bool) or number < 1:
-        raise expected("`k` to be an integer ≥ 1", repr(k))
-    return number
 
 
 def _below(k: int, classes: int) -> int:

@@ -8,7 +8,8 @@ import torch
 from safeset.lipschitz.block_cholesky import BlockGram, block_bound, search_block_proof
 from safeset.lipschitz.convolution import Convolution
 from safeset.lipschitz.krylov import Ritz, moved, top_eigenvectors
-from safeset.lipschitz.torus import Torus, Waves
+from safeset.lipschitz.torus import Torus
+from safeset.lipschitz.waves import Waves
 from safeset.lipschitz.witness import Witness, claimed
 from safeset.numerics.directed import Up
 

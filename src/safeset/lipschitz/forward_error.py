@@ -74,8 +74,8 @@ class Rounding:
         product = (self.size + self.error) * (gamma(1) * abs(slope)) + Up(outputs).root() * SUBNORMAL
         return Rounding(exact.error + product, exact.size, exact.peak)
 
-    def plus(self, body: "Rounding") -> "Rounding":
-        """After x + body(x): E ← (1 + u)(E_x + E_g) + u(r_x + r_g), r ← r_x + r_g."""
-        error, size = self.error + body.error, self.size + body.size
+    def plus(self, other: "Rounding") -> "Rounding":
+        """After the sum of both: E ← (1 + u)(E_x + E_y) + u(r_x + r_y), r ← r_x + r_y."""
+        error, size = self.error + other.error, self.size + other.size
         summed = error * (1 + gamma(1)) + size * gamma(1)
-        return Rounding(summed, size, body.peak.envelope(size + error))
+        return Rounding(summed, size, self.peak.envelope(other.peak).envelope(size + error))

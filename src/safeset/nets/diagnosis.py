@@ -9,7 +9,7 @@ from safeset.certificates.promises import shown, shown_epsilon
 from safeset.errors import counted, expected
 from safeset.guarantees.guarantee import RelaxedTopK
 from safeset.layers import ChannelAffine
-from safeset.nets.proof import Bounds, LayerBound
+from safeset.proofs.prove import Bounds, LayerBound
 
 NORM = ChannelAffine.__name__  # what batch norm is in a frozen network
 HARDLY = 0.05  # a smaller share of certified points asks for an explanation

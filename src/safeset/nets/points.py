@@ -13,10 +13,10 @@ from safeset.errors import expected
 from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import one_epsilon
 from safeset.nets.diagnosis import Diagnosis, diagnosis, most_relaxed
-from safeset.nets.proof import Bounds
 from safeset.numerics.strict import strict_arithmetic, uncompiled
 from safeset.numerics.threads import few_logits, one_thread
 from safeset.proofs.portable import Seen
+from safeset.proofs.prove import Bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Measured:
             )
             windows = self._within(found.windows)
         covers = f"the frozen network in exact arithmetic, and its float64 program as run on {windows.device.type}"
-        found = replace(found, covers=covers, layers=self._bounds.layers, seen=self._seen)
+        found = replace(found, covers=covers, layers=self._bounds.layers, _source=self._seen)
         return replace(found, windows=windows, prefer=prefer)
 
     def diagnose(

@@ -8,97 +8,58 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from safeset.lipschitz.rules import Shape, rule_of
 from safeset.lipschitz.witness import Witness
-from safeset.nets.proof import Proof, prove
 from safeset.numerics.strict import strict_arithmetic
-from safeset.program.from_modules import Branch, Content, Steps, freeze, products
-from safeset.program.operations import Operation
+from safeset.program.content import Content
+from safeset.program.from_modules import capture
+from safeset.program.operation import Shape
+from safeset.program.own import OwnLayer
+from safeset.program.program import Program
+from safeset.proofs.prove import Proof, prove
 
 
 @dataclass(frozen=True, eq=False)
 class Sealed:
-    """Plain float64 layers, made from a copy of a network: later changes of that, by any thread, do not reach them.
+    """A program, made from a copy of a network: later changes of that, by any thread, do not reach it.
 
     Attributes:
         source: the copy's content, by which it is known whether the network is still the same.
-        content: that of the frozen layers, with the rules that they had.
-        network: the frozen layers.
-        steps: their order, the head last.
-        classes: of the head.
-        operation: what they compute of a batch, by ATen's own operations.
-        proofs: what was proved of them, by the wish for convolutions.
+        layers: the plain float64 layers that the program was made of, from which copies are made for others.
+        program: what is proved, and what runs.
+        proofs: what was proved of it, by the wish for convolutions.
     """
 
     source: Content
-    content: Content
-    network: nn.Module
-    steps: Steps
-    classes: int
-    operation: Operation
+    layers: nn.Module
+    program: Program
     proofs: dict[str, Proof] = field(default_factory=dict)
 
     @classmethod
     def of(cls, network: nn.Module, input_shape: Shape) -> Self:
         """That of a network, as it is when it is copied; layers must have been looked at (`check_layers`)."""
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), strict_arithmetic():
             copied = copy.deepcopy(network)
-        frozen, steps, classes = freeze(copied, input_shape)
-        source, content = (Content.of(each, input_shape) for each in (copied, frozen))
-        return cls(source, content, frozen, steps, classes, _operation(frozen, steps))
+            return cls(Content.of(copied), *capture(copied, input_shape))
 
     def after(self, before: "Sealed | None") -> "Sealed":
-        """This one, or that before if its frozen layers are the same: its proofs are proofs of these."""
-        if before is None or not self.content.equals(before.content):
+        """This one, or that before if its program is the same: its proofs are proofs of this."""
+        if before is None or not self.program.equals(before.program):
             return self
         return replace(before, source=self.source)
 
-    def copied(self) -> tuple[nn.Module, "Sealed"]:
-        """A copy of the frozen layers for others, and the sealed form of that: this one, as if it were its source."""
-        with torch.inference_mode(False):
-            return copy.deepcopy(self.network), replace(self, source=self.content)
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        return next(self.network.parameters()).device
-
-    @property
-    def products(self) -> int:
-        """Multiplications of one point, about."""
-        return products(self.network, self.steps)
+    def with_current_rules(self) -> "Sealed":
+        """This one, or one made again if a rule of a user's own layers has been corrected since."""
+        own = (node.operation for node in self.program.nodes if isinstance(node.operation, OwnLayer))
+        return self if all(each.is_current for each in own) else Sealed.of(self.layers, self.program.input_shape)
 
     def logits(self, x: Tensor) -> Tensor:
         """(batch, *input_shape) float64 → (batch, classes), in `strict_arithmetic`, where no mode looks on."""
         with torch._C.DisableTorchFunction():
-            return self.operation(x)
+            return self.program.run(x)
 
     def proof(self, wish: str, witnesses: Mapping[str, Witness]) -> Proof:
         """Bounds and rounding; proved once for each wish."""
         if wish not in self.proofs:
             with torch.inference_mode(False), strict_arithmetic():
-                self.proofs[wish] = prove(self.network, self.steps, wish, witnesses)
+                self.proofs[wish] = prove(self.program, wish, witnesses)
         return self.proofs[wish]
-
-
-def _operation(network: nn.Module, steps: Steps) -> Operation:
-    """The steps, one after another."""
-    operations = []
-    for step in steps:
-        if isinstance(step, Branch):
-            operations.append(_added(_operation(network, step.body)))
-        else:
-            layer = network.get_submodule(step.name)
-            operations.append(rule_of(layer, step.name).operation(layer, step.shape))
-
-    def run(x: Tensor) -> Tensor:
-        for operation in operations:
-            x = operation(x)
-        return x
-
-    return run
-
-
-def _added(body: Operation) -> Operation:
-    """The shortcut and the body, x + body(x)."""
-    return lambda x: torch.ops.aten.add.Tensor(x, body(x))

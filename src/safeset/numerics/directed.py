@@ -2,12 +2,12 @@
 
 import math
 from fractions import Fraction
+from typing import overload
 
 import torch
 from torch import Tensor
 
-from safeset.certificates.constants import up
-
+U = 2.0**-53  # unit roundoff of float64
 SUBNORMAL = 2.0**-1074  # the smallest number above 0; a product that underflows errs by at most half of it
 
 
@@ -78,3 +78,14 @@ def _above(computed: float, exact: Fraction | None) -> float:
     if exact is not None and _finite(computed) and Fraction(computed) >= exact:
         return computed
     return math.nextafter(computed, math.inf)
+
+
+@overload
+def up(value: float) -> float: ...
+@overload
+def up(value: Tensor) -> Tensor: ...
+def up(value: float | Tensor) -> float | Tensor:
+    """The next float64 above."""
+    if isinstance(value, Tensor):
+        return torch.nextafter(value, value.new_tensor(math.inf))
+    return math.nextafter(value, math.inf)

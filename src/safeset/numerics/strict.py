@@ -81,6 +81,17 @@ def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
     return as_written
 
 
+def strictly(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """The function in `strict_arithmetic`, whatever modes and compilers its caller has."""
+
+    @functools.wraps(function)
+    def within(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+        with strict_arithmetic():
+            return function(*args, **kwargs)
+
+    return uncompiled(within)
+
+
 class Instead(TorchFunctionMode):
     """While active, other functions stand in for some of torch's own; they themselves see torch as it is.
 

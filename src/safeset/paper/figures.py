@@ -1,4 +1,4 @@
-"""The figures of the paper, and of which classes go together: each by its name, from the runs that it needs."""
+"""The paper's figures, and those of classes that go together: each by its name, from the runs that it needs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from safeset.drawing.sheet import check_matplotlib
 from safeset.errors import DataNotFoundError, expected, nearest
 from safeset.inputs import as_device
 from safeset.paper.drawing import samples, surfaces
-from safeset.paper.drawing.groups import FEW, groups
+from safeset.paper.drawing.groups import FEW, draw_groups
 from safeset.paper.networks import RUNS, runs_of
 from safeset.paper.predictions import answers_of
-from safeset.paper.reproduce import recipe_of
+from safeset.paper.rows import recipe_of
 from safeset.runs.data import load_run_data
 from safeset.runs.load import load
 from safeset.runs.run import Run
@@ -30,8 +30,8 @@ class Figure:
 
     Attributes:
         rows: names of recipes, as `reproduce` trains them.
-        paint: from the runs of these rows, the seed and the device.
-        quick: whether what is missing is trained at once.
+        paint: makes the file, from the runs of these rows, the seed and the device.
+        quick: whether missing networks are trained in passing.
     """
 
     rows: tuple[str, ...]
@@ -57,13 +57,13 @@ def draw(
     """Draw figures as PNG files, ``<name>.png``.
 
     Args:
-        names: of `FIGURES`. Without any: all whose networks are there; which are left out is told.
+        names: of `FIGURES`. Without any: all whose networks are there; ``tell`` is called with the others.
         runs: where `reproduce` has put the trained networks. Those of ``surfaces`` are trained if they are missing.
         out: where the files go.
         seed: of the networks, and of the draw of images.
         device: such as ``"cuda"``, to certify on.
-        tell: is told what is left out, and what is trained.
-        watch: is told how a training goes.
+        tell: is called with what is left out, and what is trained.
+        watch: is called while a network is trained.
         figures: others than `FIGURES`.
 
     Returns:
@@ -79,98 +79,110 @@ def draw(
             raise expected(f"figures among {', '.join(known)}", repr(name), nearest(name, known))
     check_matplotlib()
     as_device(device)
-    ready = []
-    for name in dict.fromkeys(names or known):
-        missing = known[name].missing(runs, seed)
-        if not missing or known[name].quick:
-            ready.append(name)
-        elif names:
-            lacking, remedy = _lacking(missing, runs, seed)
-            raise expected(f"the networks of {name}, seed {seed}, in {runs}", lacking, remedy)
-        else:
-            lacking, remedy = _lacking(missing, runs, seed)
-            say(f"Left out {name}: there is {lacking}, seed {seed}, in {runs}. {remedy}")
-
-    def trained(row: str) -> Run:
-        there = runs_of(runs, row, seed)
-        if there:
-            return there[0]
-        run = Run(runs / f"{row}-seed{seed}")
-        say(f"Training {row}, seed {seed}.")
-        try:
-            train(recipe_of(row, {"seed": seed}), out=run.path, resume=True, device="cpu", watch=watch)
-        except Interrupted as stopped:
-            raise stopped.continued_by("the same safeset figures") from None
-        return run
-
-    def drawn() -> Iterator[Path]:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in ready:
-            path, figure = out / f"{name}.png", known[name]
-            try:
-                content = figure.paint({Path(row).name: trained(row) for row in figure.rows}, seed, device)
-            except DataNotFoundError as error:
-                if names:
-                    raise
-                say(f"Left out {name}: {error}")
-                continue
-            write_whole(path, content)
-            yield path
-
-    return drawn()
+    ready = {name: known[name] for name in dict.fromkeys(names or known)}
+    for name, figure in list(ready.items()):
+        missing = figure.missing(runs, seed)
+        if missing and not figure.quick:
+            _lacks(name, missing, runs, seed, None if names else say)
+            del ready[name]
+    return _draw_all(ready, runs, out, seed, device, watch, say, skip=not names)
 
 
-def _lacking(rows: Sequence[str], runs: Path, seed: int) -> tuple[str, str]:
-    """What is missing, and the command that trains it."""
+def _lacks(name: str, rows: Sequence[str], runs: Path, seed: int, say: Callable[[str], None] | None) -> None:
+    """Say which networks a figure lacks, and the command that trains them; without ``say`` it is an error."""
     where = "" if runs == RUNS else f" --runs {runs}"
     command = f"safeset reproduce {' '.join(rows)} --seeds {seed + 1} --out {runs / 'results'}{where}"
-    return f"no {' and no '.join(rows)}", f"{command} trains {'them' if len(rows) > 1 else 'it'}."
+    lacking, remedy = f"no {' and no '.join(rows)}", f"{command} trains {'them' if len(rows) > 1 else 'it'}."
+    if say is None:
+        raise expected(f"the networks of {name}, seed {seed}, in {runs}", lacking, remedy)
+    say(f"Left out {name}: there is {lacking}, seed {seed}, in {runs}. {remedy}")
+
+
+def _draw_all(
+    figures: Mapping[str, Figure],
+    runs: Path,
+    out: Path,
+    seed: int,
+    device: str | None,
+    watch: Watch | None,
+    say: Callable[[str], None],
+    *,
+    skip: bool,
+) -> Iterator[Path]:
+    """Draw one figure after the other; with ``skip``, those without their data are left out."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        path = out / f"{name}.png"
+        try:
+            networks = {Path(row).name: _find_or_train(row, runs, seed, watch, say) for row in figure.rows}
+            content = figure.paint(networks, seed, device)
+        except DataNotFoundError as error:
+            if not skip:
+                raise
+            say(f"Left out {name}: {error}")
+            continue
+        write_whole(path, content)
+        yield path
+
+
+def _find_or_train(row: str, runs: Path, seed: int, watch: Watch | None, say: Callable[[str], None]) -> Run:
+    """Find the run of a row and a seed, or train it."""
+    trained = runs_of(runs, row, seed)
+    if trained:
+        return trained[0]
+    run = Run(runs / f"{row}-seed{seed}")
+    say(f"Training {row}, seed {seed}.")
+    try:
+        train(recipe_of(row, {"seed": seed}), out=run.path, resume=True, device="cpu", watch=watch)
+    except Interrupted as stopped:
+        raise stopped.continued_by("the same safeset figures") from None
+    return run
 
 
 # -- how each is painted ----------------------------------------------------------------------------------------------
 
 
-def _surfaces(runs: Runs, seed: int, device: str | None) -> bytes:
+def _paint_surfaces(runs: Runs, seed: int, device: str | None) -> bytes:
     data = load_run_data(runs["rt2"].read_recipe())
-    return surfaces.surfaces({name: load(run.path) for name, run in runs.items()}, data)
+    return surfaces.draw_surfaces({name: load(run.path) for name, run in runs.items()}, data)
 
 
-def _recovered(runs: Runs, seed: int, device: str | None, *, relaxed: str, classes: Sequence[str]) -> bytes:
+def _paint_recovered(runs: Runs, seed: int, device: str | None, *, relaxed: str, classes: Sequence[str]) -> bytes:
     networks = {name: answers_of(run, device) for name, run in runs.items()}
     data = load_run_data(runs[relaxed].read_recipe())
-    return samples.recovered(networks, data, relaxed=relaxed, classes=classes, seed=seed)
+    return samples.draw_recovered(networks, data, relaxed=relaxed, classes=classes, seed=seed)
 
 
-def _together(runs: Runs, seed: int, device: str | None, *, network: str) -> bytes:
+def _paint_together(runs: Runs, seed: int, device: str | None, *, network: str) -> bytes:
     data = load_run_data(runs[network].read_recipe())
-    return samples.together(answers_of(runs[network], device), data, network=network, seed=seed)
+    return samples.draw_together(answers_of(runs[network], device), data, network=network, seed=seed)
 
 
-def _gathered(runs: Runs, seed: int, device: str | None, *, relaxed: str, grouped: str) -> bytes:
+def _paint_gathered(runs: Runs, seed: int, device: str | None, *, relaxed: str, grouped: str) -> bytes:
     networks = {name: answers_of(run, device) for name, run in runs.items()}
     data = load_run_data(runs[relaxed].read_recipe())
-    return samples.gathered(networks, data, relaxed=relaxed, grouped=grouped, seed=seed)
+    return samples.draw_gathered(networks, data, relaxed=relaxed, grouped=grouped, seed=seed)
 
 
-def _groups(runs: Runs, seed: int, device: str | None, *, title: str) -> bytes:
+def _paint_groups(runs: Runs, seed: int, device: str | None, *, title: str) -> bytes:
     (run,) = runs.values()
     certificate = answers_of(run, device)["uniform"]
     superclasses = load_run_data(run.read_recipe()).groups if certificate.classes > FEW else None
-    return groups(certificate, title=title, superclasses=superclasses)
+    return draw_groups(certificate, title=title, superclasses=superclasses)
 
 
 def _of_groups(row: str, title: str) -> Figure:
-    return Figure((row,), partial(_groups, title=f"{title}: which classes certified sets hold together"))
+    return Figure((row,), partial(_paint_groups, title=f"{title}: which classes certified sets hold together"))
 
 
 FIGURES = {
-    "surfaces": Figure(("blobs2d/plain", "blobs2d/standard", "blobs2d/rt2"), _surfaces, quick=True),
+    "surfaces": Figure(("blobs2d/plain", "blobs2d/standard", "blobs2d/rt2"), _paint_surfaces, quick=True),
     "eurosat": Figure(
-        ("eurosat/standard", "eurosat/rt3"), partial(_recovered, relaxed="rt3", classes=("Highway", "River"))
+        ("eurosat/standard", "eurosat/rt3"), partial(_paint_recovered, relaxed="rt3", classes=("Highway", "River"))
     ),
-    "cifar100": Figure(("cifar100/rt5",), partial(_together, network="rt5")),
+    "cifar100": Figure(("cifar100/rt5",), partial(_paint_together, network="rt5")),
     "superclasses": Figure(
-        ("cifar100/rt5", "cifar100/superclass"), partial(_gathered, relaxed="rt5", grouped="superclass")
+        ("cifar100/rt5", "cifar100/superclass"), partial(_paint_gathered, relaxed="rt5", grouped="superclass")
     ),
     "groups-eurosat": _of_groups("eurosat/rt3", "EuroSAT, RT3"),
     "groups-cifar100": _of_groups("cifar100/rt5", "CIFAR-100, RT5"),

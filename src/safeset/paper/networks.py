@@ -35,7 +35,7 @@ class Group:
 
 
 def groups(runs: Path, row: str, seeds: Sequence[int]) -> list[Group]:
-    """Directories in which seeds are trained: those that are there, finished or not, then new ones for the rest."""
+    """Directories in which seeds are trained: those that exist, finished or not, then new ones for the rest."""
     left, found = list(seeds), []
     for group in _there(runs, row):
         served = [seed for seed in left if group.serves(seed)]
@@ -55,7 +55,7 @@ def runs_of(runs: Path, row: str, seed: int) -> list[Run]:
 
 
 def _there(runs: Path, row: str) -> Iterator[Group]:
-    """The groups of a row whose trainings were begun."""
+    """The groups of a row whose training has begun."""
     name = Path(row).name
     for path in sorted((runs / row).parent.glob(f"{name}-seed*")):
         found = re.fullmatch(re.escape(name) + r"-seed(\d+)(?:-to-(\d+))?", path.name)
@@ -68,7 +68,7 @@ def _there(runs: Path, row: str) -> Iterator[Group]:
 
 
 def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Numbers in a row as first and count.
+    """Consecutive numbers as their first and their count.
 
     >>> list(_stretches([0, 1, 2, 5, 6]))
     [(0, 3), (5, 2)]

@@ -1,4 +1,4 @@
-"""What a trained network answers at its test points, by every method: the matter of tables, analyses and figures."""
+"""What a trained network answers at its test points, by every method: tables, analyses and figures are made of it."""
 
 import json
 import time
@@ -20,18 +20,20 @@ from safeset.errors import SafesetError, expected
 from safeset.evaluation import POINTS_AT_ONCE, SHARES, SIZES, Metrics
 from safeset.guarantees.guarantee import parse
 from safeset.inputs import as_device
+from safeset.nets.frozen import FrozenNet
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import Recipe
 from safeset.runs.data import load_run_data
 from safeset.runs.load import load
 from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
+from safeset.system.fingerprint import Fingerprint
 from safeset.system.provenance import provenance, weights_digest
 from safeset.system.untrusted import parse_json, read_json_table
 
-ESTIMATE = "estimate"  # `uniform` by the power method's constants: they prove nothing
+ESTIMATE = "estimate"  # `uniform` with the power method's constants, which prove nothing
 WAYS = (*METHODS, ESTIMATE)
-POWER_STEPS = 500
+ITERATIONS = 500
 NAME = "answers.safetensors"
 RATES = {"vra": "vra", "rejection": "rejection_rate", "accuracy": "accuracy"}
 
@@ -46,7 +48,7 @@ class Answers:
         stays: (n, K) the radius below which the label stays among the k best, k = 1..K: what Jia et al. certify.
         all_stay: (n, K) the radius below which each of the k best classes stays among the k best.
         seconds: to certify a point by each of `METHODS`, in batches.
-        about: with what they were made: digests of weights and points, how the bounds were proved, the device …
+        about: what they were made with: digests of weights and points, how the bounds were proved, the device …
     """
 
     labels: Tensor
@@ -62,11 +64,18 @@ class Answers:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The network, the points and the values of the recipe that the answers are about."""
+        one = self["uniform"]
+        recipe = {"epsilon": one.epsilon, "guarantee": one.guarantee, "class_names": one.class_names}
+        return Fingerprint.of({**self.about, **recipe}, "split", *recipe)
+
     def rates(self, way: str) -> dict[str, float]:
         """The metrics of `safeset.evaluation`, and the VRA of the paper's appendix.
 
         ``vra_top1`` counts points that are certified and whose best class is the label; ``vra`` those whose label is
-        in the core. ``rejection`` is ``rejection_rate`` by the name that published results have.
+        in the core. ``rejection`` is ``rejection_rate`` under its name in published results.
         """
         certificate = self[way]
         numbers = Metrics().update(certificate, self.labels).compute()
@@ -75,7 +84,7 @@ class Answers:
         return named | {name: numbers[name] for name in (*SHARES, *SIZES)}
 
     def write(self, path: Path) -> None:
-        """Write it as a safetensors file."""
+        """Write the answers as a safetensors file."""
         one = self["uniform"]
         tensors = {"labels": self.labels, "ranking": one.ranking, "eligible": one.eligible}
         tensors |= {way: self[way].windows for way in WAYS} | {"stays": self.stays, "all_stay": self.all_stay}
@@ -90,7 +99,7 @@ class Answers:
 
     @staticmethod
     def read(path: Path) -> "Answers":
-        """What `write` wrote."""
+        """Read the answers that `write` wrote."""
         tensors, texts = read_tensors(path)
         try:
             names = tuple(parse_json(texts["class_names"], "the names"))
@@ -118,7 +127,7 @@ class Answers:
             raise expected(f"answers at {path}", f"something else ({error})", "Remove it.") from None
 
     def _check(self) -> None:
-        """Complain about tensors that do not fit each other."""
+        """Raise an error for tensors that do not fit each other."""
         one = self["uniform"]
         n, k = one.ranking.shape
         whole, real = torch.int64, torch.float64
@@ -134,7 +143,7 @@ class Answers:
 
 
 def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = None) -> Answers:
-    """The answers of a run's network at its test points: those stored beside it, or made now and stored.
+    """The answers of a run's network at its test points: those stored beside it, or new ones, which are stored then.
 
     Args:
         run: a run whose training has ended.
@@ -147,73 +156,67 @@ def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = No
     except SafesetError:
         if not run.model.is_file():
             raise
-        stored = None  # made anew
+        stored = None
     recipe = run.read_recipe()
-    if stored and stored.about.get("weights") == weights_of(run) and _fits(stored, recipe, data):
+    wanted = _fingerprint(run, recipe, data)
+    if stored and not wanted.differences(stored.fingerprint, besides=() if data else ("test",)):
         return stored
     net = load(run.path).to(as_device(device))
     points = load_run_data(recipe) if data is None else data
-    made = answered(net, points.test)
+    made = answer(net, points.test)
     found = replace(made, about={"data": points.name, "split": recipe.split, **made.about})
-    with suppress(OSError):  # kept to save time: what cannot be written is made again
+    with suppress(OSError):  # Answers are stored to save time; without the file they are made again.
         found.write(path)
     return found
 
 
-def _fits(answers: Answers, recipe: Recipe, data: Dataset | None) -> bool:
-    """Whether stored answers are what the recipe asks for, and at the points of the data, where it is at hand."""
-    one, task = answers["uniform"], recipe.task
-    same = task is not None and one.class_names == task.class_names and one.epsilon == recipe.epsilon
-    same = same and one.guarantee == parse(recipe.guarantee or "").bind(one.class_names or ())
-    same = same and answers.about.get("split") == recipe.split
-    return same and (data is None or answers.about.get("test") == data.test.digest())
+def _fingerprint(run: Run, recipe: Recipe, data: Dataset | None) -> Fingerprint:
+    """What the answers of a run must be about; without the data, its test points are left open."""
+    names = recipe.task.class_names if recipe.task else ()
+    guarantee = parse(recipe.guarantee or "").bind(names)
+    said = {"split": recipe.split, "epsilon": recipe.epsilon, "guarantee": guarantee, "class_names": names}
+    return Fingerprint(said, weights_of(run), data.test.digest() if data else None)
 
 
 def weights_of(run: Run) -> str | None:
-    """The digest of a run's weights; where the model itself is not kept, as its evaluation says."""
-    return weights_digest(read_tensors(run.model)[0]) if run.model.is_file() else evaluated_as(run, "weights")
+    """The digest of a run's weights; of a run without its model, as its evaluation says."""
+    return weights_digest(read_tensors(run.model)[0]) if run.model.is_file() else evaluation_of(run).weights
 
 
-def evaluated_as(run: Run, key: str) -> str | None:
-    """A digest in a run's last evaluation, of its ``weights`` or its ``test`` points; None if there is none."""
-    stored = read_json_table(run.evaluation)
-    return str(stored[key]) if key in stored else None
+def evaluation_of(run: Run) -> Fingerprint:
+    """The weights and the test points that a run's last evaluation is about, as far as it says so."""
+    found = read_json_table(run.evaluation)
+    return Fingerprint.of({key: str(found[key]) for key in ("weights", "test") if key in found})
 
 
-def answered(net: CertifiedNet, test: Split) -> Answers:
-    """The answers of a net at labelled points."""
-    device = next(net.parameters()).device
-    constants, frozen = estimated(net), net.frozen()
-    if len(test):  # proved, and warm, before the clock runs
-        warm = frozen.measure(test[torch.arange(min(len(test), POINTS_AT_ONCE))].to(device).exact)
-        for method in METHODS:
-            warm.certificate(method=method)
-    k = net.guarantee.largest_k(net.classes)
-    found: dict[str, list[Certificate]] = {way: [] for way in WAYS}
+def answer(net: CertifiedNet, test: Split) -> Answers:
+    """Certify labelled points with a net, by every method."""
+    device = net.device
+    constants, frozen = estimate_constants(net), net.frozen()
+    _warm_up(frozen, test, device)
+    certificates: dict[str, list[Certificate]] = {way: [] for way in WAYS}
     seconds = dict.fromkeys(METHODS, 0.0)
     stays, all_stay = [], []
     for places in torch.split(torch.arange(len(test)), POINTS_AT_ONCE):
         part = test[places].to(device)
         started = time.perf_counter()
         points = frozen.measure(part.exact)
-        ran = time.perf_counter() - started
+        shared = time.perf_counter() - started
         for method in METHODS:
             started = time.perf_counter()
-            found[method].append(points.certificate(method=method).to("cpu"))
-            seconds[method] += ran + time.perf_counter() - started
-        guessed = certify_logits(
+            certificates[method].append(points.certificate(method=method).to("cpu"))
+            seconds[method] += shared + time.perf_counter() - started
+        by_estimate = certify_logits(
             points.logits, constants, net.epsilon, net.guarantee, method="uniform", class_names=net.class_names
         )
-        found[ESTIMATE].append(guessed.to("cpu"))
-        ranking = found["uniform"][-1].ranking.to(device).clamp(min=0)
-        radii = points.membership_table(k)
-        stays.append(radii[torch.arange(len(part)), :, part.y].cpu())
-        ours = radii.gather(2, ranking[:, None, :].expand(-1, k, -1))  # (points, k, ranks)
-        below = torch.ones(k, k, dtype=torch.bool, device=device).tril()
-        all_stay.append(torch.where(below, ours, torch.inf).amin(dim=2).cpu())
+        certificates[ESTIMATE].append(by_estimate.to("cpu"))
+        ranking = certificates["uniform"][-1].ranking.to(device)
+        of_label, of_all = _membership(points.membership_table(ranking.shape[1]), part.y, ranking)
+        stays.append(of_label)
+        all_stay.append(of_all)
     return Answers(
         labels=test.y.cpu(),
-        certificates={way: _joined(parts).preferring("largest") for way, parts in found.items()},
+        certificates={way: _join(parts).preferring("largest") for way, parts in certificates.items()},
         stays=torch.cat(stays),
         all_stay=torch.cat(all_stay),
         seconds={method: total / len(test) for method, total in seconds.items()},
@@ -227,14 +230,31 @@ def answered(net: CertifiedNet, test: Split) -> Answers:
     )
 
 
+def _warm_up(net: FrozenNet, test: Split, device: torch.device) -> None:
+    """Prove the bounds and certify a batch, so that the clock measures neither proofs nor first calls."""
+    if len(test):
+        points = net.measure(test[torch.arange(min(len(test), POINTS_AT_ONCE))].to(device).exact)
+        for method in METHODS:
+            points.certificate(method=method)
+
+
+def _membership(radii: Tensor, labels: Tensor, ranking: Tensor) -> tuple[Tensor, Tensor]:
+    """The radii of `Answers.stays` and `Answers.all_stay`, (points, k) each, from those of all classes."""
+    k = ranking.shape[1]
+    of_label = radii[torch.arange(len(labels)), :, labels]
+    ranked = radii.gather(2, ranking.clamp(min=0)[:, None, :].expand(-1, k, -1))  # (points, k, ranks)
+    among_best = torch.ones(k, k, dtype=torch.bool, device=ranking.device).tril()
+    return of_label.cpu(), torch.where(among_best, ranked, torch.inf).amin(dim=2).cpu()
+
+
 @torch.no_grad()
-def estimated(net: CertifiedNet) -> HeadConstants:
-    """The head's constants by 500 steps of the power method: below the truth, by some thousandths in these networks."""
-    constants, _ = net.estimate(None, net.start_vectors(), POWER_STEPS)
+def estimate_constants(net: CertifiedNet) -> HeadConstants:
+    """The head's constants by 500 iterations of the power method: below the truth, in these networks by thousandths."""
+    constants, _ = net.estimate(None, net.start_vectors(), ITERATIONS)
     return HeadConstants(constants.rows.double(), float(constants.scale))
 
 
-def _joined(parts: list[Certificate]) -> Certificate:
+def _join(parts: list[Certificate]) -> Certificate:
     def whole(name: str) -> Tensor:
         return torch.cat([getattr(part, name) for part in parts])
 

@@ -1,4 +1,4 @@
-"""Results as JSON files: what the network of a row and a seed was found to do, as it is published."""
+"""Results as JSON files: the published numbers of the network of a row and a seed."""
 
 import math
 import shlex
@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from safeset.errors import ArgumentError, SafesetError, expected
-from safeset.guarantees.guarantee import parse
+from safeset.guarantees.guarantee import Guarantee, parse
 from safeset.paper.predictions import RATES, WAYS, Answers
 from safeset.recipes.recipe import OWN_GROUPS, Recipe, absolute
-from safeset.recipes.toml import different_keys, flag_text
+from safeset.recipes.toml import flag_text
 from safeset.runs.run import Run
 from safeset.system.files import plain
-from safeset.system.untrusted import parse_json, read_text
+from safeset.system.fingerprint import Fingerprint
+from safeset.system.untrusted import read_json
 
 RESULTS = Path("results/paper")
-OPEN = ("data", "guarantee", "seed", "seeds", "task")  # what a row's recipe leaves to its data and to each seed
-ANEW = "Remove it, and they are made anew."
+OPEN = ("seeds", "task")  # what a row's recipe leaves to each seed and to the data
 FITTED = ("epsilon", "model", "epochs", "batch", "hold_out")  # the data decides them where a recipe does not
-KINDS = {"changes": (dict,), "weights": (str, dict)}  # of results a digest, of analyses one for each row
+AGAIN = "Remove it, and they are made again."
+KINDS = {"changes": (dict,), "weights": (str, dict)}  # results have one digest, analyses one for each row
 KEYS = ("row", "seed", "epsilon", "weights", "split", *(f"{way}.{rate}" for way in WAYS for rate in RATES))
 
 
@@ -30,19 +31,19 @@ def file_of(out: Path, row: str, seed: int) -> Path:
 
 
 def result_of(out: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The results of a row and a seed, if they are there; all that can be wrong with them is named.
+    """Read the results of a row and a seed; None if there are none, and an error for anything wrong with them.
 
     Args:
         out: where they are.
         row: its name.
         seed: its number.
-        recipe: of the row, with the changes: theirs must be the same, but for what data and seed decide.
+        recipe: of the row, with the changes; that of the results may differ only in what data and seed decide.
         changes: of the recipe that ships.
     """
     path = file_of(out, row, seed)
     if not path.exists():
         return None
-    found = stored(path, KEYS)
+    found = read_result(path, KEYS)
     check_result(found, path, row, seed, recipe, changes)
     return found
 
@@ -50,68 +51,94 @@ def result_of(out: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[s
 def check_result(
     found: Mapping[str, Any], path: Path, row: str, seed: int, recipe: Recipe, changes: Mapping[str, Any]
 ) -> None:
-    """Complain about results that are not those of a row, a seed and a recipe, or that contradict themselves."""
+    """Raise an error for results that are not those of a row, a seed and a recipe, or that contradict themselves."""
     if (found["row"], found["seed"]) != (row, seed) or type(found["seed"]) is not int:
         got = f"those of {found['row']}, seed {found['seed']!r}"
-        raise expected(f"results of {row}, seed {seed}, at {path}", got, ANEW)
+        raise expected(f"results of {row}, seed {seed}, at {path}", got, AGAIN)
     if found.get("changes", {}) != changes:
         got = f"those with {flags(found.get('changes', {})) or 'no --set'}"
         remedy = "Choose another --out, and other --runs."
         raise expected(f"results of the recipe with {flags(changes) or 'no --set'} in {path}", got, remedy)
-    before, now = found.get("recipe"), recipe.json_table()
-    if not isinstance(before, dict):
-        raise expected(f"results with their recipe at {path}", repr(before), ANEW)
-    for key in different_keys(before, now):
-        if key not in OPEN and (key in now or key not in FITTED):
-            own, got = (f"`{key}` {table.get(key, 'of the default')}" for table in (now, before))
-            remedy = "Remove it, and they are made anew; or choose another --out."
-            raise expected(f"results of the recipe with {own} in {path}", f"those with {got}", remedy)
-    own_data, got_data = ({**table.get("data", {}), "ranges": None} for table in (now, before))
-    own_data["source"] = absolute(recipe.data.source)
-    if own_data != got_data:
-        raise expected(f"results on the data {_brief(own_data)} in {path}", f"those on {_brief(got_data)}", ANEW)
+    fitted, guarantee, said = _recipe_of(found, path)
+    wanted = _wanted_fingerprint(recipe, seed, fitted, guarantee)
+    for key, asked, made in wanted.differences(_stored_fingerprint(recipe, found["recipe"], guarantee)):
+        remedy = "Remove it, and they are made again; or choose another --out."
+        what = f"results of the recipe with `{key}` {_text(asked)} in {path}"
+        raise expected(what, f"those with `{key}` {_text(made)}", remedy)
+    of_recipe = Fingerprint({"epsilon": fitted.epsilon, "split": fitted.split, "guarantee": guarantee})
+    of_file = Fingerprint({"epsilon": found["epsilon"], "split": found["split"], "guarantee": said})
+    for key, value, other in of_recipe.differences(of_file):
+        got = str(other) if isinstance(other, Guarantee) else repr(other)
+        raise expected(f"results with the `{key}` of their recipe, {value}, at {path}", got, AGAIN)
+
+
+def _recipe_of(found: Mapping[str, Any], path: Path) -> tuple[Recipe, Guarantee, Guarantee]:
+    """The recipe of results, its guarantee, and the guarantee that the file itself names."""
+    if not isinstance(found.get("recipe"), dict):
+        raise expected(f"results with their recipe at {path}", repr(found.get("recipe")), AGAIN)
     try:
-        fitted = Recipe.from_table(before)
+        fitted = Recipe.from_table(found["recipe"])
         names = fitted.task.class_names if fitted.task else ()
-        guarantees = [parse(text or "").bind(names) for text in (fitted.guarantee, found.get("guarantee"))]
+        own, said = (parse(text or "").bind(names) for text in (fitted.guarantee, found.get("guarantee")))
     except (SafesetError, TypeError) as error:
-        raise expected(f"results with a recipe and a guarantee at {path}", f"this: {error}", ANEW) from None
-    for key, value in (("epsilon", fitted.epsilon), ("split", fitted.split)):
-        if found[key] != value:
-            raise expected(f"results with the `{key}` of their recipe, {value}, at {path}", repr(found[key]), ANEW)
-    if fitted.seed != seed:
-        raise expected(f"results of a recipe with seed {seed} at {path}", repr(fitted.seed), ANEW)
-    wanted = guarantees[0]  # ``affinity:groups`` and no guarantee are for the data to decide
+        raise expected(f"results with a recipe and a guarantee at {path}", f"this: {error}", AGAIN) from None
+    return fitted, own, said
+
+
+def _wanted_fingerprint(recipe: Recipe, seed: int, fitted: Recipe, guarantee: Guarantee) -> Fingerprint:
+    """What a row asks for; the guarantee of the results themselves where the data decides it."""
+    table = recipe.json_table()
+    table["data"] = {**table.get("data", {}), "source": absolute(recipe.data.source), "ranges": None}
     if recipe.guarantee not in (None, OWN_GROUPS):
         with suppress(ArgumentError):  # sets may name classes by the data's identifiers, which results do not keep
-            wanted = parse(recipe.guarantee or "").bind(names)
-    for each in guarantees:
-        if each != wanted:
-            raise expected(f"results of the guarantee {wanted} in {path}", f"those of {each}", ANEW)
+            guarantee = parse(recipe.guarantee or "").bind(fitted.task.class_names if fitted.task else ())
+    return Fingerprint(_without_open({**table, "seed": seed, "guarantee": guarantee}))
 
 
-def _brief(data: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in data.items() if value is not None)
+def _stored_fingerprint(recipe: Recipe, table: Mapping[str, Any], guarantee: Guarantee) -> Fingerprint:
+    """What results were made with, as far as a row asks for it."""
+    asked, data = recipe.json_table(), table.get("data")
+    fitted = [key for key in FITTED if key not in asked]
+    own = {key: value for key, value in table.items() if key not in fitted}
+    own["data"] = {**data, "ranges": None} if isinstance(data, Mapping) else data
+    return Fingerprint(_without_open({**own, "seed": table.get("seed", Recipe.seed), "guarantee": guarantee}))
+
+
+def _without_open(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in OPEN}
+
+
+def _text(value: Any) -> str:
+    """A value of a recipe in a message."""
+    if value is None:
+        return "of the default"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {each}" for key, each in value.items() if each is not None)
+    return str(value)
 
 
 def check_alike(out: Path, results: Sequence[Mapping[str, Any]]) -> None:
-    """Complain if results of a row are not of several networks on the same points: their mean would say nothing."""
+    """Refuse results of a row that are not of several networks on the same points: their mean would say nothing."""
+
+    def files(*several: Mapping[str, Any]) -> list[Path]:
+        return [file_of(out, one["row"], one["seed"]) for one in several]
+
     seen: dict[str, Mapping[str, Any]] = {}
     for each in results:
         if seen.setdefault(each["weights"], each) is not each:
-            first, path = (file_of(out, one["row"], one["seed"]) for one in (seen[each["weights"]], each))
-            raise expected(f"results of another network than that of {first} in {path}", "the same weights", ANEW)
-        if each.get("test") != results[0].get("test"):
-            first, path = (file_of(out, one["row"], one["seed"]) for one in (results[0], each))
-            remedy = "Remove those of the data that you no longer have, and they are made anew."
+            first, path = files(seen[each["weights"]], each)
+            raise expected(f"results of another network than that of {first} in {path}", "the same weights", AGAIN)
+        if Fingerprint.of(results[0]).differences(Fingerprint.of(each), besides=("weights",)):
+            first, path = files(results[0], each)
+            remedy = "Remove those of the data that you no longer have, and they are made again."
             raise expected(f"results on the test points of {first} in {path}", "those on others", remedy)
 
 
-def stored(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """What a JSON file of results holds, with these keys at least; a dotted one is a fraction in a table."""
-    remedy = "Remove it, and it is made anew."
+def read_result(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a JSON file of results that has these keys; a dotted one is a fraction in a table."""
+    remedy = "Remove it, and it is made again."
     try:
-        found = parse_json(read_text(path), str(path))
+        found = read_json(path)
     except ArgumentError as error:
         raise ArgumentError(f"{error} {remedy}") from None
     lacking = ["all"]
@@ -138,7 +165,7 @@ def record(row: str, run: Run, seconds: float | None, answers: Answers, changes:
     """The numbers of one trained network as they are published; ``changes`` are those of its recipe, if any."""
     recipe = run.read_recipe()
     return {
-        **answers.about,  # first: it cannot stand for anything below
+        **answers.about,  # first, so that it cannot replace anything below
         "row": row,
         "seed": recipe.seed,
         "epsilon": answers["uniform"].epsilon,

@@ -1,4 +1,4 @@
-"""What the paper says, and ours beside it."""
+"""The paper's numbers, and ours beside them."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from safeset.certificates.margins import METHODS
 from safeset.evaluation import SIZES
 from safeset.paper.predictions import RATES, WAYS
 
-SIZES_TOO = ("top1", "smallest_share", *SIZES)  # which results have that were made since these are counted
+SIZES_TOO = ("top1", "smallest_share", *SIZES)  # older results do not have these
 # Table 1 of the paper: VRA, rejection rate and clean accuracy, each with its standard deviation over ten runs.
 PAPER: dict[str, tuple[tuple[float, float | None], ...]] = {
     "eurosat/standard": ((0.749, 0.003), (0.204, 0.002), (0.862, 0.003)),
@@ -49,23 +49,23 @@ def seeds_of(row: str) -> int:
     return 10 if row in PAPER and not row.startswith("tiny-imagenet/") else 3
 
 
-def compared(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A line for each row and number: the paper's, and ours by each way, mean ± standard deviation."""
+def table_lines(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A line for each row and number: the paper's, and ours in each way, mean ± standard deviation."""
     lines = []
     for row, group in groupby(records, key=lambda each: str(each["row"])):
         several = list(group)
         counted = [name for name in SIZES_TOO if any(name in one["uniform"] for one in several)]
         for place, name in enumerate([*RATES, *counted]):
             ours = [spread([one.get(way, {}).get(name) for one in several]) for way in WAYS]
-            paper = stated(*PAPER[row][place]) if row in PAPER and name in RATES else "–"
+            paper = plus_minus(*PAPER[row][place]) if row in PAPER and name in RATES else "–"
             lines.append([row if place == 0 else "", name, str(len(several)) if place == 0 else "", paper, *ours])
     return lines
 
 
-def stated(mean: float, deviation: float | None) -> str:
+def plus_minus(mean: float, deviation: float | None) -> str:
     """A number of the paper's table.
 
-    >>> stated(0.36, 0.002), stated(0.224, None)
+    >>> plus_minus(0.36, 0.002), plus_minus(0.224, None)
     ('0.360 ± 0.002', '0.224')
     """
     return f"{mean:.3f}" if deviation is None else f"{mean:.3f} ± {deviation:.3f}"
@@ -84,7 +84,7 @@ def spread(values: Sequence[float | None]) -> str:
     return f"{mean} ± {statistics.stdev(known):.3f}" if len(known) > 1 else mean
 
 
-def told(analyses: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def share_lines(analyses: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A line for each share: the paper's, where its text has one, and ours by method, mean ± standard deviation."""
     lines = []
     for data, group in groupby(analyses, key=lambda each: str(each["data"])):

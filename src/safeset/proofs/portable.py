@@ -3,36 +3,24 @@
 What is written here is believed by nobody: the checker evaluates the network and proves the bounds by itself.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from safeset import layers
+from safeset.certificates.certificate import Certificate
 from safeset.certificates.constants import HeadConstants
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.guarantees import affinity
 from safeset.guarantees.guarantee import Affinity
-from safeset.lipschitz.sliding import axes
-from safeset.nets.proof import LayerBound
 from safeset.numerics.strict import strict_arithmetic
-from safeset.program.from_modules import Branch, Step, Steps
+from safeset.program.program import INPUT, Node, Program
 from safeset.proofs import check
+from safeset.proofs.prove import LayerBound
 from safeset.system.provenance import weights_digest
 
-if TYPE_CHECKING:
-    from safeset.certificates.certificate import Certificate
-    from safeset.nets.net import CertifiedNet
-    from safeset.nets.sealed import Sealed
-
-PLAIN: Mapping[type[nn.Module], str] = {
-    nn.Identity: "identity",
-    nn.ReLU: "relu",
-    layers.Abs: "abs",
-    layers.MinMax: "minmax",
-}
 SAVED = (
     "A proof is about weights in a file: save those of net.frozen().network.state_dict() with safetensors, and take "
     "net.frozen().certify(x).proof()."
@@ -44,59 +32,60 @@ class Seen:
     """With what points were certified: nothing is copied.
 
     Attributes:
-        net: whose weights a proof is about.
-        sealed: the same as it was certified.
+        weights: gives those that a proof is about, by their names in a file, as they are now.
+        program: what was certified.
         x: (batch, *input_shape) inputs.
         logits: (batch, classes) as they were computed.
         head: the constants of pairs.
     """
 
-    net: "CertifiedNet"
-    sealed: "Sealed"
+    weights: Callable[[], Mapping[str, Tensor]]
+    program: Program
     x: Tensor
     logits: Tensor
     head: HeadConstants
 
     def at(self, places: Tensor) -> "Seen":
         """Some of the points."""
-        x = self.x[places.to(self.x.device)]
-        return Seen(self.net, self.sealed, x, self.logits[places.to(self.logits.device)], self.head)
+        x, logits = (each[places.to(each.device)] for each in (self.x, self.logits))
+        return replace(self, x=x, logits=logits)
+
+    def proof(self, certificate: Certificate, network: nn.Module | None = None) -> dict[str, Any]:
+        """The proof of all points of a certificate, as `Certificate.proof` gives it.
+
+        Args:
+            certificate: of points that are all certified.
+            network: whose weights are in the file that the proof will be checked with, if not the net that certified.
+        """
+        if not len(certificate) or not bool(certificate.certified.all()):
+            got = f"{int(certificate.certified.sum())} certified of {len(certificate)}"
+            remedy = "There is nothing to prove of the others: certificate[certificate.certified].proof()."
+            raise expected("points that are certified", got, remedy)
+        weights = self.weights() if network is None else network.state_dict()
+        program = _nested(self.program, weights, iter(certificate.layers))
+        with strict_arithmetic():
+            again = self.program.run(self.x.to(self.program.device, torch.float64))
+        if not torch.allclose(again, self.logits, rtol=1e-9, atol=0.0):
+            raise expected("the input and the network that were certified", "others: one of them has changed since")
+        return {
+            "format": check.FORMAT,
+            "weights": weights_digest(weights),
+            "input_shape": list(self.x.shape[1:]),
+            "program": program,
+            "certificates": [_statement(one) for one in certificate],
+        }
 
 
-def proof_of(certificate: "Certificate", network: nn.Module | None = None) -> dict[str, Any]:
-    """The proof of all points of a certificate, as `Certificate.proof` gives it.
-
-    Args:
-        certificate: of points that are all certified.
-        network: whose weights are in the file that the proof will be checked with, if not the net that certified.
-    """
-    seen = certificate.seen
-    if seen is None:
-        remedy = "Logits and constants alone, copies and pickles have none: take net.certify(x).proof()."
-        raise expected("a certificate that a network made, with the network and the input", "one without", remedy)
-    if not len(certificate) or not bool(certificate.certified.all()):
-        got = f"{int(certificate.certified.sum())} certified of {len(certificate)}"
-        remedy = "There is nothing to prove of the others: certificate[certificate.certified].proof()."
-        raise expected("points that are certified", got, remedy)
-    weights = (seen.net.network if network is None else network).state_dict()
-    program = list(_program(seen.sealed.steps, seen.sealed.network, weights, iter(certificate.layers)))
-    with strict_arithmetic():
-        again = seen.sealed.logits(seen.x.to(seen.sealed.device, torch.float64))
-    if not torch.allclose(again, seen.logits, rtol=1e-9, atol=0.0):
-        raise expected("the input and the network that were certified", "others: one of them has changed since")
-    return {
-        "format": check.FORMAT,
-        "weights": weights_digest(weights),
-        "input_shape": list(seen.x.shape[1:]),
-        "program": program,
-        "certificates": [_statement(one) for one in certificate],
-    }
+def proof_of(certificate: Certificate, network: nn.Module | None = None) -> dict[str, Any]:
+    """`Certificate.proof`, about the weights of another network, where those in a file are not the certified ones."""
+    source = certificate._source
+    return source.proof(certificate, network) if isinstance(source, Seen) else certificate.proof()
 
 
-def _statement(certificate: "Certificate") -> dict[str, Any]:
+def _statement(certificate: Certificate) -> dict[str, Any]:
     """What is said of one point."""
-    seen, classes = certificate.seen, certificate.classes
-    assert seen is not None
+    seen, classes = certificate._source, certificate.classes
+    assert isinstance(seen, Seen)  # it is what asks
     logits: list[float] = seen.logits[0].tolist()
     ranking = sorted(range(classes), key=lambda j: (-logits[j], j))
     a, b = (int(end) + 1 for end in certificate._window)
@@ -116,7 +105,7 @@ def _statement(certificate: "Certificate") -> dict[str, Any]:
         used[(alone,) if alone else tuple(chain)] = None
     guarantee: dict[str, Any] = {"guarantee": str(certificate.guarantee)}
     if isinstance(certificate.guarantee, Affinity):
-        sets = affinity.resolved(certificate.guarantee.sets, certificate.guarantee.everyone_with, classes)
+        sets = affinity.complete(certificate.guarantee.sets, certificate.guarantee.everyone_with, classes)
         together = next(one for one in sets if {*core, *optional} <= set(one))
         guarantee = {"guarantee": "affinity", "set": sorted(map(int, together))}
     return {
@@ -138,62 +127,46 @@ def _statement(certificate: "Certificate") -> dict[str, Any]:
     }
 
 
-def _program(
-    steps: Steps, network: nn.Module, weights: Mapping[str, Tensor], lines: Iterator[LayerBound]
-) -> Iterator[dict[str, Any]]:
-    """Layers as values: what they compute, the names of their weights, their bounds and how these were proved."""
-    for step in steps:
-        if isinstance(step, Branch):
-            yield {"kind": "residual", "body": list(_program(step.body, network, weights, lines))}
-            continue
-        line = next(lines)
-        yield {**_entry(step, network.get_submodule(step.name), weights), "bound": line.bound, "proved by": line.method}
+def _nested(program: Program, weights: Mapping[str, Tensor], lines: Iterator[LayerBound]) -> list[dict[str, Any]]:
+    """The nodes as values: what they compute, the names of their weights, their bounds and how these were proved.
+
+    A sum becomes a residual layer with a body: all that was computed since the first of its inputs.
+    """
+    found: list[tuple[int, dict[str, Any]]] = []
+    for number, node in enumerate(program.nodes):
+        if node.place.is_layer:
+            line = next(lines)
+            entry = {**_entry(node, weights), "bound": line.bound, "proved by": line.method}
+        else:
+            start, end = node.inputs
+            numbers = [INPUT, *(at for at, _ in found)]
+            after = sum(at <= start for at, _ in found)
+            if end != numbers[-1] or start not in numbers:
+                raise UnsupportedLayerError(f"Expected a residual layer, but got another sum, {node.name!r}.")
+            entry = {"kind": "residual", "body": [each for _, each in found[after:]]}
+            del found[after:]
+        found.append((number, entry))
+    return [entry for _, entry in found]
 
 
-def _entry(step: Step, layer: Any, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def _entry(node: Node, weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """One layer."""
+    constants = node.operation.constants()
 
     def name(attribute: str) -> str | None:
         """The name of one of its tensors in the file, whose numbers must be those that were certified."""
-        tensor = getattr(layer, attribute)
-        key = f"{step.name}.{attribute}" if step.name else attribute
-        if tensor is None:
+        key = f"{node.name}.{attribute}" if node.name else attribute
+        if attribute not in constants:
             return None
-        if key not in weights or not torch.equal(weights[key].detach().double().cpu(), tensor.detach().cpu()):
+        if key not in weights or not torch.equal(weights[key].detach().double().cpu(), constants[attribute].cpu()):
             got = f"others for {key!r}: they have changed since, or are computed from what is in the file"
             raise expected("the weights that were certified", got, SAVED)
         return key
 
-    kind = type(layer)
-    if kind in PLAIN:
-        return {"kind": PLAIN[kind]}
-    if kind is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
-        return {"kind": "flatten"}
-    if kind is nn.LeakyReLU and layer.negative_slope >= 0:
-        return {"kind": "leaky", "slope": float(layer.negative_slope)}
-    if kind in (layers.InvertibleDownsampling, nn.PixelUnshuffle):
-        size = layer.size if kind is layers.InvertibleDownsampling else layer.downscale_factor
-        return {"kind": "unshuffle", "size": [size]}
-    if kind is nn.Linear and len(step.shape) == 1:
-        return {"kind": "linear", "weight": name("weight"), "bias": name("bias")}
-    if kind is layers.ChannelAffine:
-        return {"kind": "affine", "weight": name("scale"), "bias": name("shift")}
-    if kind in (nn.Conv2d, nn.AvgPool2d) or (kind is nn.MaxPool2d and not layer.ceil_mode):
-        rows, columns = axes(layer, step.shape)
-        window = {
-            "stride": [rows.stride, columns.stride],
-            "dilation": [rows.dilation, columns.dilation],
-            "padding": [rows.before, rows.after, columns.before, columns.after],
-        }
-        if kind is nn.Conv2d:
-            own = {"kind": "conv", "weight": name("weight"), "bias": name("bias"), "groups": [layer.groups]}
-            return {**own, **window}
-        return {
-            "kind": "avgpool" if kind is nn.AvgPool2d else "maxpool",
-            "size": [rows.kernel, columns.kernel],
-            **window,
-        }
-    raise UnsupportedLayerError(
-        f"Expected layers that the checker of proofs knows, but got {step.name!r}, {layer} on inputs of shape "
-        f"{step.shape}. Its certificates are as true as others, but cannot travel."
-    )
+    entry = node.operation.portable(node.shape, name)
+    if entry is None:
+        raise UnsupportedLayerError(
+            f"Expected layers that the checker of proofs knows, but got {node.name!r}, {node.place.type} on inputs of "
+            f"shape {node.shape}. Its certificates are as true as others, but cannot travel."
+        )
+    return dict(entry)

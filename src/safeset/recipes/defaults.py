@@ -72,7 +72,7 @@ def suited_hold_out(data: Dataset) -> float:
 def check_hold_out(share: float, data: Dataset) -> None:
     """Complain about a share that leaves no points to hold out, or none to train on."""
     counts = torch.bincount(data.train.y, minlength=data.classes)
-    held = sum(round(share * count) for count in counts.tolist())  # as `stratified` counts them
+    held = sum(round(share * count) for count in counts.tolist())  # as `stratify` counts them
     if not 0 < held < len(data.train):
         got = f"{held} with a share of {share:g}"
         raise expected(

@@ -4,7 +4,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from safeset.certificates.promises import shorten
-from safeset.drawing.sheet import FAINT, MARGIN, SMALL, WIDTH, Sheet, wrapped
+from safeset.drawing.sheet import FAINT, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
 
 if TYPE_CHECKING:
     from matplotlib.ticker import MaxNLocator
@@ -29,7 +29,7 @@ def tradeoffs(found: "Suggestion") -> bytes:
     radii = [longest * place / RADII for place in range(RADII + 1)]
     names = found.names
     rows = found.rows(radii, names)
-    caption = wrapped(
+    caption = wrap_caption(
         f"{found.on}: {len(found.labels):,}, one network trained for {shorten(found.own, 0)} at ε = {found.epsilon:g} "
         f"(the dashed line); method {found.method}, proved bounds, ε in {found.units}."
     )

@@ -62,7 +62,7 @@ class Workers:
             return
         together = torch.cat([tensor.detach().flatten() for tensor in tensors])
         together = together.to(self._talk) if self._talk == "cuda" else together
-        with _answers(self.count):
+        with _waiting_for(self.count):
             dist.all_reduce(together)
         totals = torch.split(together, [tensor.numel() for tensor in tensors])
         for tensor, total in zip(tensors, totals, strict=True):
@@ -73,7 +73,7 @@ class Workers:
         if self.count == 1:
             return number
         found = torch.tensor(number, device=self._talk)
-        with _answers(self.count):
+        with _waiting_for(self.count):
             dist.all_reduce(found, dist.ReduceOp.MAX)
         return int(found)
 
@@ -81,7 +81,7 @@ class Workers:
         """Give all workers the first one's content."""
         if self.count > 1:
             for tensor in tensors:
-                with _answers(self.count):
+                with _waiting_for(self.count):
                     dist.broadcast(tensor.detach(), src=0)
 
     def everyones(self, value: Value) -> list[Value]:
@@ -89,7 +89,7 @@ class Workers:
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
-        with _answers(self.count):
+        with _waiting_for(self.count):
             dist.all_gather_object(values, value)
         return values
 
@@ -115,7 +115,7 @@ class Workers:
         return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
     def _send(self, outcome: list[Any]) -> list[Any]:
-        with _answers(self.count):
+        with _waiting_for(self.count):
             dist.broadcast_object_list(outcome, src=0)
         return outcome
 
@@ -178,7 +178,7 @@ def attempt() -> int:
 
 
 @contextmanager
-def _answers(count: int) -> Iterator[None]:
+def _waiting_for(count: int) -> Iterator[None]:
     """Turn torch's error for a worker that is gone into one that says what to do."""
     try:
         yield

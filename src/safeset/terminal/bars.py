@@ -1,4 +1,4 @@
-"""Progress bars: tasks of the one display that a terminal can have, with nothing to format but a text of their own."""
+"""Progress bars: a terminal has one display, and every bar is a task of it with a text of its own."""
 
 from types import TracebackType
 from typing import ClassVar, Self
@@ -7,13 +7,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-SHORTEST, LONGEST = 8, 24  # cells of a bar; a fifth of the terminal between these
+SHORTEST, LONGEST = 8, 24  # cells of a bar: a fifth of the terminal, within these
 
 
 class Bar:
     """A bar, with the time that is left and a text that is folded where it is long; shown until it is closed.
 
-    Several may be shown at once: whoever makes one need not know of the others.
+    Several may be shown at once: each is made without regard to the others.
     """
 
     _shared: ClassVar[Progress | None] = None  # the display of all the bars that are shown
@@ -24,8 +24,8 @@ class Bar:
         Args:
             console: the terminal; the first bar decides for those that are shown with it.
             what: the text.
-            total: the number at which all is done; None where nobody knows.
-            done: what of it is done already.
+            total: the number at which all is done; None where it is unknown.
+            done: how much of it is done already.
         """
         if Bar._shared is None:
             Bar._shared = _display(console)
@@ -34,7 +34,7 @@ class Bar:
         self._task = self._display.add_task(what, total=total, completed=done)
 
     def show(self, done: int, *, what: str | None = None, total: int | None = None, now: bool = False) -> None:
-        """So much is done, shown ``now`` or soon; of a bar that is closed nothing is shown."""
+        """Show how much is done, ``now`` or with the next refresh; a closed bar stays closed."""
         if self._task in self._display.task_ids:
             self._display.update(self._task, completed=done, description=what, total=total, refresh=now)
 

@@ -15,20 +15,20 @@ from rich.console import Console
 
 from safeset.errors import Advice
 from safeset.system import torchrun
-from safeset.terminal.layout import folded, table_lines
+from safeset.terminal.layout import fold, table_lines
 
 if TYPE_CHECKING:
     from safeset.terminal.bars import Bar
 
 
 class _Plain(Console):
-    """A console that shows texts as they are: names may hold brackets and colons, and may not move the cursor."""
+    """A console that shows texts as they are: names may hold brackets and colons, but cannot move the cursor."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; control characters in texts are escaped. What nobody can be told does not stop anything."""
+        """Print; control characters in texts are escaped. A closed standard error does not stop the command."""
         try:
             super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
         except OSError:
@@ -38,7 +38,7 @@ class _Plain(Console):
             discard(sys.stderr)
 
     def on_broken_pipe(self) -> None:
-        """Nobody listens any more: end as other programs do whose pipe is closed, unless it was only told aside."""
+        """End as other programs do whose output is closed; where only standard error is closed, go on."""
         self.quiet = True
         discard(sys.stderr if self.stderr else sys.stdout)
         if not self.stderr:
@@ -46,7 +46,7 @@ class _Plain(Console):
 
 
 def discard(stream: TextIO) -> None:
-    """Send nowhere what cannot be written to a stream: else Python would try again at its end."""
+    """Discard what cannot be written to a stream, or Python would try again at its own end."""
     try:
         stream.flush()
     except OSError:
@@ -54,7 +54,7 @@ def discard(stream: TextIO) -> None:
 
 
 def visible(text: str) -> str:
-    r"""A text whose control characters are written out: names in a model from elsewhere may be hostile.
+    r"""A text with its control characters escaped: names in a model from elsewhere may be hostile.
 
     >>> visible("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -64,12 +64,12 @@ def visible(text: str) -> str:
 
 
 PIPE_CLOSED = 128 + signal.SIGPIPE
-TIMED_STEPS, TIMED_SECONDS = 20, 5.0  # after which the time of a training is estimated
+TIMED_STEPS, TIMED_SECONDS = 20, 5.0  # the time left of a training is estimated after so many, or so long
 FIRST = torchrun.rank() == "0"  # of several workers only the first shows anything
 out, err = _Plain(soft_wrap=True), _Plain(stderr=True, soft_wrap=True)
 
 
-def line(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line for another program, at once and as it is."""
     try:
         print(text, flush=True)
@@ -77,18 +77,18 @@ def line(text: str) -> None:
         out.on_broken_pipe()
 
 
-def table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
+def print_table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
     """Print a table; the first ``texts`` columns are texts, the others numbers. On a terminal it is made to fit."""
     width = out.width if sys.stdout and sys.stdout.isatty() else None
     if title:
-        out.print("\n".join(folded(title, width) if width else [title]), style="bold")
+        out.print("\n".join(fold(title, width) if width else [title]), style="bold")
     body = [[one_line(cell) for cell in row] for row in rows]
     for each in table_lines(header, body, width, texts=texts):
         out.print(each)
 
 
 def one_line(text: str) -> str:
-    r"""A text that is safe to show, and in one line: the name of a file may hold another row of the table.
+    r"""A text that is safe to show in one line: a line break in a name would look like another row of a table.
 
     >>> one_line("a\nb")
     'a\\nb'
@@ -104,8 +104,8 @@ def progress(items: Iterable[Any], count: int, what: str = "") -> Iterator[Any]:
             shown.show(done)
 
 
-def waited(items: Iterator[Any], what: str) -> Iterator[Any]:
-    """The same items; on a terminal it is said, until the first one comes, what takes so long."""
+def show_wait(items: Iterator[Any], what: str) -> Iterator[Any]:
+    """The same items; on a terminal a bar says what is being done until the first one comes."""
     with bar(what):
         first = list(islice(items, 1))
     yield from first
@@ -113,7 +113,7 @@ def waited(items: Iterator[Any], what: str) -> Iterator[Any]:
 
 
 def _bars() -> bool:
-    """Whether to draw bars: on a terminal or in a notebook that can, and of several workers by the first."""
+    """Whether to draw bars: on a terminal or in a notebook with widgets, by the first of several workers."""
     return FIRST and (err.is_terminal or (err.is_jupyter and find_spec("ipywidgets") is not None))
 
 
@@ -121,19 +121,19 @@ def bar(what: str = "", *, total: int | None = None, done: int = 0) -> "Bar | No
     """A bar, on a terminal or in a notebook; elsewhere nothing is shown."""
     if not _bars():
         return NoBar()
-    from safeset.terminal.bars import Bar  # only terminals need it
+    from safeset.terminal.bars import Bar  # rich's bars are imported only where they are drawn
 
     return Bar(err, what, total=total, done=done)
 
 
 class NoBar:
-    """What stands for a bar where none is drawn."""
+    """Takes the place of a `Bar` where none is drawn."""
 
     def show(self, done: int, *, what: str | None = None, total: int | None = None, now: bool = False) -> None:
-        """Nothing."""
+        """Ignore how much is done."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing, as nothing is shown."""
 
     def __enter__(self) -> Self:
         return self
@@ -146,11 +146,11 @@ class TrainingWatch:
     """Training on a terminal or in a notebook: a bar with the time left and the metrics; else a line for each epoch."""
 
     def __init__(self, *, typed: bool = False) -> None:
-        self.typed = typed  # whether the one who looks on types commands
+        self.typed = typed  # whether notes name commands instead of Python
         self.bar: Bar | NoBar | None = None
         self.steps, self.epochs, self.done = 1, 1, 0
         self.loss, self.tail, self.line, self.last = "", "", "", 0.0
-        self.timed: tuple[float, int] | None = None  # when the time of steps began to be taken, and after which step
+        self.timed: tuple[float, int] | None = None  # when the clock was started, and after which step
         self.estimated = False
 
     def track(self, items: Iterable[Any], count: int) -> Iterable[Any]:
@@ -178,11 +178,11 @@ class TrainingWatch:
             if loss is not None:
                 self.loss = f", loss {loss:.3f}"
             self.bar.show(self.done, what=f"{self._where()}{self.loss}{self.tail}")
-        if loss is not None and not self.estimated:  # only then a GPU has been waited for
+        if loss is not None and not self.estimated:  # A loss is known only after the GPU has finished the step.
             self._estimate(time.perf_counter())
 
     def _estimate(self, now: float) -> None:
-        """The time left, by steps after the first ones, which take longer."""
+        """Print the time left, once; the first steps are not counted, because they take longer."""
         if self.timed is None:
             self.timed = now, self.done
             return
@@ -196,12 +196,12 @@ class TrainingWatch:
 
     def epoch(self, record: dict[str, Any]) -> None:
         """Show the metrics: estimates, from the power method."""
-        told = (
+        metrics = (
             f"{record['on']} VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, "
             f"accuracy {record['accuracy']:.3f}, top-1 {record['top1']:.3f}"
         )
-        self.tail = f", {told}"
-        self.line = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}, {told}"
+        self.tail = f", {metrics}"
+        self.line = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}, {metrics}"
         if self.bar is None:
             now, left = time.perf_counter(), self.epochs - record["epoch"]
             if now - self.last >= 2 or left == 0 or record["epoch"] == 1:
@@ -211,7 +211,7 @@ class TrainingWatch:
 
     def note(self, text: str) -> None:
         """Print a note."""
-        err.print(_addressed(text) if self.typed else text, style="yellow")
+        err.print(_for_commands(text) if self.typed else text, style="yellow")
 
     def end(self) -> None:
         """Take the bar away; the metrics of the last epoch stay."""
@@ -239,7 +239,7 @@ def _span(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
-def warning(
+def print_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -247,36 +247,34 @@ def warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning: safeset's own as it is, others with their kind; of several workers the first does."""
+    """Print a warning: safeset's own as it is, others with their type; only the first of several workers prints."""
     if not FIRST:
         return
     own = category.__module__.startswith("safeset")
-    told = message.args[0] if isinstance(message, Warning) and message.args else message
-    err.print(
-        _addressed(str(message) if not isinstance(told, str) else told) if own else f"{category.__name__}: {message}",
-        style="yellow",
-    )
+    text: object = message.args[0] if isinstance(message, Warning) and message.args else message
+    shown = _for_commands(text if isinstance(text, str) else str(message))
+    err.print(shown if own else f"{category.__name__}: {message}", style="yellow")
 
 
-def _addressed(text: str) -> str:
-    """A text as it is said to somebody who types commands."""
+def _for_commands(text: str) -> str:
+    """The form of a text that names commands instead of Python."""
     return text.typed if isinstance(text, Advice) else text
 
 
-def notes(texts: Iterable[str]) -> None:
-    """Print what should be read besides the answers."""
+def print_notes(texts: Iterable[str]) -> None:
+    """Print notes after the answers."""
     for text in texts:
         err.print(f"\n{text}", style="yellow")
 
 
-def failure(text: str) -> None:
-    """Print why nothing came of it."""
+def print_failure(text: str) -> None:
+    """Print why a command failed."""
     err.print(f"error: {text}", style="red")
 
 
 @contextmanager
 def transfer(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar for bytes; called with those done, and all."""
+    """Show a bar for bytes; call what this gives with the bytes that are done, and with all."""
     with bar(what) as shown:
         yield lambda done, total: shown.show(
             done, total=total, what=f"{what}: {done / 1e6:.1f} of {total / 1e6:.1f} MB"

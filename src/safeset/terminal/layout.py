@@ -7,7 +7,7 @@ from rich.text import Text
 
 GAP = "  "  # between columns, and before the pairs of a block
 PAIRS = "   "  # between two pairs of a block
-NARROWEST = 20  # cells: a terminal that says that it has fewer gets lines of these
+NARROWEST = 20  # cells: lines are no shorter, even if a terminal says that it is narrower
 NAME, TITLE = "dim", "bold"
 
 
@@ -23,7 +23,7 @@ def table_lines(
         header: names of the columns; a column without a name has "".
         rows: cells, one line each.
         width: in cells; None for no limit.
-        texts: so many first columns are texts, the others numbers.
+        texts: how many of the first columns are texts; the others are numbers.
 
     >>> for line in table_lines(["method", "ε", "VRA"], [["uniform", "0.5", "0.653"], ["joint", "0.05", "0.8"]]):
     ...     print(line)
@@ -41,29 +41,29 @@ def table_lines(
     if width is None or sum(widths) + len(GAP) * (len(widths) - 1) <= width:
         return list(_columns(header, rows, widths, texts))
     if not rows:
-        return [Text(line, style=NAME) for line in folded(GAP.join(header), max(width, NARROWEST))]
+        return [Text(line, style=NAME) for line in fold(GAP.join(header), max(width, NARROWEST))]
     return list(_blocks(header, rows, _widths(rows), texts, max(width, NARROWEST)))
 
 
-def folded(text: str, width: int) -> list[str]:
+def fold(text: str, width: int) -> list[str]:
     """A text in lines of at most ``width`` cells: broken at spaces, and inside words that are wider.
 
-    >>> folded("no certificate, incomprehensible", 10)
+    >>> fold("no certificate, incomprehensible", 10)
     ['no', 'certificat', 'e,', 'incomprehe', 'nsible']
     """
     first, *words = text.split(" ")
-    *lines, line = _chopped(first, width)
+    *lines, line = _chop(first, width)
     for word in words:
         if cell_len(longer := f"{line} {word}") <= width:
             line = longer
         else:
-            *more, last = _chopped(word, width)
+            *more, last = _chop(word, width)
             lines += [line, *more]
             line = last
     return [*lines, line]
 
 
-def _chopped(word: str, width: int) -> list[str]:
+def _chop(word: str, width: int) -> list[str]:
     pieces = [""]
     for letter in word:
         if cell_len(pieces[-1] + letter) > width:
@@ -79,7 +79,7 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 def _columns(header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int], texts: int) -> Iterator[Text]:
     for place, row in enumerate((header, *rows)):
-        line = GAP.join(_set(cell, widths[column], column < texts) for column, cell in enumerate(row)).rstrip()
+        line = GAP.join(_align(cell, widths[column], column < texts) for column, cell in enumerate(row)).rstrip()
         if place or line:
             yield Text(line, style="" if place else NAME)
 
@@ -93,7 +93,7 @@ def _blocks(
     rooms = [cell_len(name) + room for name, room in zip(names, widths, strict=True)]
     for row in rows:
         body = []
-        for columns in _packed(rooms, width - indent):
+        for columns in _pack(rooms, width - indent):
             if any(row[column] for column in columns):
                 if rooms[columns[0]] > width - indent:
                     body += _folded_pair(names[columns[0]], row[columns[0]], width - indent)
@@ -102,7 +102,7 @@ def _blocks(
                     line = Text(PAIRS).join(pairs)
                     line.rstrip()
                     body.append(line)
-        titles = [Text(part, style=TITLE) for part in folded(row[0], width)] if row[0] else []
+        titles = [Text(part, style=TITLE) for part in fold(row[0], width)] if row[0] else []
         if aside and body:
             first = titles[0] if titles else Text()
             yield Text.assemble(first, " " * (indent - first.cell_len), body.pop(0))
@@ -111,8 +111,8 @@ def _blocks(
         yield from (Text.assemble(" " * indent, line) for line in body)
 
 
-def _packed(rooms: Sequence[int], width: int) -> list[list[int]]:
-    """Columns but the first in lines, as many in each as fit; at least one."""
+def _pack(rooms: Sequence[int], width: int) -> list[list[int]]:
+    """Put all columns but the first into lines, as many into each as fit, and at least one."""
     lines: list[list[int]] = []
     taken = width + 1
     for column in range(1, len(rooms)):
@@ -126,19 +126,19 @@ def _packed(rooms: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _pair(name: str, value: str, width: int, text: bool) -> Text:
-    """A name and its value, set in the cells that the column takes; only these where there is no value."""
-    return Text.assemble((name if value else " " * cell_len(name), NAME), _set(value, width, text))
+    """A name and its value, as wide as the column; blanks where there is no value."""
+    return Text.assemble((name if value else " " * cell_len(name), NAME), _align(value, width, text))
 
 
 def _folded_pair(name: str, value: str, width: int) -> list[Text]:
     """A pair in as many lines as it needs; all but the first are indented."""
     text = name + value
-    first, *others = [text] if cell_len(text) <= width else folded(text, width - len(GAP))
+    first, *others = [text] if cell_len(text) <= width else fold(text, width - len(GAP))
     line = Text(first)
     line.stylize(NAME, 0, len(name))
     return [line, *(Text(GAP + other) for other in others)]
 
 
-def _set(cell: str, width: int, text: bool) -> str:
+def _align(cell: str, width: int, text: bool) -> str:
     space = " " * (width - cell_len(cell))
     return cell + space if text else space + cell

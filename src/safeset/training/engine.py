@@ -6,12 +6,11 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor
 
-from safeset.data.augmentation import moved
+from safeset.data.augmentation import move_images
 from safeset.data.dataset import Split
 from safeset.errors import expected
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import FEW_PRODUCTS, one_thread
-from safeset.program.from_modules import products
 from safeset.recipes.recipe import FittedRecipe
 from safeset.system.workers import Workers
 from safeset.training.gpu.blocks import can_fuse
@@ -65,7 +64,7 @@ class Engine:
         self._within = torch.arange(self.batch, device=device)[self.workers.share(self.batch)]
         self._place = torch.zeros((), dtype=torch.int64, device=device)  # of the next step in the epoch
         self._weight = torch.zeros((), device=device)
-        work = count * len(self._within) * products(net.network, net._steps)
+        work = count * len(self._within) * net.products
         self._small = device.type == "cpu" and work <= FEW_PRODUCTS
         self._captured = captured
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -127,7 +126,7 @@ class Engine:
         places = self._order.index_select(1, some).flatten()
         y = self.split.y[places]
         if self.recipe.augmentation:
-            images = moved(self.split.x, places, self._moves.index_select(1, some).flatten(0, 1))
+            images = move_images(self.split.x, places, self._moves.index_select(1, some).flatten(0, 1))
             x = Split(images, y).inputs
         else:
             x = Split(self.split.x[places], y).inputs

@@ -116,7 +116,7 @@ def _few_numbers() -> Any:
 
 
 def _samples(net: CertifiedNet, points: Dataset) -> bytes:
-    from safeset.drawing.images import Block, Name, Sample, painted
+    from safeset.drawing.images import Block, Name, Sample, paint
     from safeset.drawing.sheet import words
 
     order = torch.randperm(len(points.test), generator=torch.Generator().manual_seed(0))[:IMAGES]
@@ -134,4 +134,4 @@ def _samples(net: CertifiedNet, points: Dataset) -> bytes:
         f"set, {shorten(str(net.guarantee), 30)} at ε = {shown_epsilon(net.epsilon)} (L2, "
         f"{points.units}); bold: the label; + italic: may join."
     )
-    return painted([Block("", samples)], columns=COLUMNS, caption=caption)
+    return paint([Block("", samples)], columns=COLUMNS, caption=caption)

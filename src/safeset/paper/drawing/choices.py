@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from safeset.certificates.certificate import Certificate
-from safeset.paper.analyses import inside
+from safeset.paper.shares import inside
 
 
 def smallest_sets(certificate: Certificate) -> Tensor:
@@ -18,7 +18,7 @@ def smallest_sets(certificate: Certificate) -> Tensor:
 
 
 def some_of(points: Tensor, count: int, seed: int) -> list[int]:
-    """So many of the points that qualify, or all if there are fewer: a draw without looking.
+    """Draw ``count`` of the points that qualify at random, or all if there are fewer.
 
     Args:
         points: (n,) booleans, which qualify.
@@ -33,28 +33,28 @@ def some_of(points: Tensor, count: int, seed: int) -> list[int]:
     return sorted(places[order[:count]].tolist())
 
 
-def recovered(strict: Certificate, relaxed: Certificate) -> Tensor:
+def is_recovered(strict: Certificate, relaxed: Certificate) -> Tensor:
     """(n,) booleans: rejected by one, certified by the other."""
     return ~strict.certified & relaxed.certified
 
 
-def labelled(labels: Tensor, class_names: Sequence[str], chosen: Sequence[str]) -> Tensor:
+def has_label(labels: Tensor, class_names: Sequence[str], chosen: Sequence[str]) -> Tensor:
     """(n,) booleans: the label is one of the chosen classes."""
     return torch.isin(labels, torch.tensor([class_names.index(name) for name in chosen]))
 
 
-def several_classes(certificate: Certificate, labels: Tensor) -> Tensor:
+def has_several_classes(certificate: Certificate, labels: Tensor) -> Tensor:
     """(n,) booleans: the best class is the label, and the certified core has more than one class."""
     return (certificate.ranking[:, 0] == labels) & (certificate.core.sum(dim=1) > 1)
 
 
-def gathered(relaxed: Certificate, grouped: Certificate) -> Tensor:
+def is_gathered(relaxed: Certificate, grouped: Certificate) -> Tensor:
     """(n,) booleans: the first certifies a set that lies in no affinity set of the second, which certifies too."""
     return relaxed.certified & ~inside(relaxed, grouped.guarantee) & grouped.certified
 
 
 def counts(certificate: Certificate) -> Tensor:
-    """(classes, classes) in how many certified answers, optional classes included, both classes are."""
+    """(classes, classes) the number of certified answers that hold both classes, as optional ones too."""
     sets = certificate.whole.double()
     return (sets.T @ sets).round().long()
 

@@ -1,13 +1,17 @@
 """Which classes certified sets hold together: a map of shares, and the most frequent pairs."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from safeset.certificates.certificate import Certificate
-from safeset.drawing.sheet import BODY, FAINT, INK, LINE, MARGIN, SMALL, WIDTH, Sheet, words, wrapped
-from safeset.paper.analyses import together
+from safeset.drawing.sheet import BODY, FAINT, INK, LINE, MARGIN, SMALL, WIDTH, Sheet, words, wrap_caption
 from safeset.paper.drawing.choices import counts, shares, side_by_side
+from safeset.paper.shares import together
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FEW = 20  # classes, each with a name at its row and at its column
 PAIRS = 20
@@ -16,7 +20,7 @@ INSIDE, ACROSS = "#0072b2", "#d55e00"  # pairs of one superclass, and of two
 BAR = 0.2  # inches from a bar to the next
 
 
-def groups(certificate: Certificate, *, title: str, superclasses: Sequence[str] | None = None) -> bytes:
+def draw_groups(certificate: Certificate, *, title: str, superclasses: Sequence[str] | None = None) -> bytes:
     """How often the certified sets that hold one class hold another too, as a PNG file.
 
     A map: each row a class, each column another one. With few classes their shares are written in it, and classes that
@@ -42,7 +46,7 @@ def _few(certificate: Certificate, title: str, about: str) -> Sheet:
     names = [words(certificate.names[place]) for place in order]
     found = shares(table)[order][:, order]
     own = table.diagonal()[order].tolist()
-    caption = wrapped(
+    caption = wrap_caption(
         "Of 100 certified sets that hold the row's class, so many hold the column's too. Grey: how many sets "
         f"hold the row's class. {about}"
     )
@@ -91,7 +95,7 @@ def _many(certificate: Certificate, title: str, about: str, superclasses: Sequen
     pairs = together(certificate, PAIRS)
     how = "by superclass" if superclasses else "so that classes which go together stand together"
     bars_are = f"Bars: certified sets that hold both classes, the {len(pairs)} most frequent pairs. " if pairs else ""
-    caption = wrapped(
+    caption = wrap_caption(
         f"Map: of the certified sets that hold the row's class, the share that hold the column's too; rows and columns "
         f"are ordered {how}. {bars_are}{about}"
     )
@@ -106,15 +110,7 @@ def _many(certificate: Certificate, title: str, about: str, superclasses: Sequen
     axes.set_facecolor("#eeeeee")
     axes.spines[:].set_color("#bbbbbb")
     if superclasses:
-        ordered = [superclasses[place] for place in order]
-        starts = [place for place in range(len(ordered)) if place == 0 or ordered[place] != ordered[place - 1]]
-        ends = [*starts[1:], len(ordered)]
-        for edge in starts[1:]:
-            axes.axhline(edge - 0.5, color="#cccccc", linewidth=0.5)
-            axes.axvline(edge - 0.5, color="#cccccc", linewidth=0.5)
-        middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
-        axes.set_yticks(middles, [words(ordered[start]) for start in starts], fontsize=SMALL, color=INK)
-        axes.tick_params(length=0, pad=4)
+        _mark_superclasses(axes, [superclasses[place] for place in order])
     scale = sheet.axes(left + side + 0.12, top, 0.14, side)
     bar = sheet.figure.colorbar(drawn, cax=scale, ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
     bar.ax.set_yticklabels(["0", "1 %", "5 %", "10 %", "25 %", "50 %", "100 %"], fontsize=SMALL, color=INK)
@@ -124,6 +120,18 @@ def _many(certificate: Certificate, title: str, about: str, superclasses: Sequen
         _bars(sheet, bars, pairs, dict(zip(names, superclasses, strict=True)) if superclasses else None)
     sheet.lines(bars + len(pairs) * BAR + 0.15, caption)
     return sheet
+
+
+def _mark_superclasses(axes: "Axes", ordered: Sequence[str]) -> None:
+    """Lines between superclasses, and their names beside the map."""
+    starts = [place for place in range(len(ordered)) if place == 0 or ordered[place] != ordered[place - 1]]
+    ends = [*starts[1:], len(ordered)]
+    for edge in starts[1:]:
+        axes.axhline(edge - 0.5, color="#cccccc", linewidth=0.5)
+        axes.axvline(edge - 0.5, color="#cccccc", linewidth=0.5)
+    middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
+    axes.set_yticks(middles, [words(ordered[start]) for start in starts], fontsize=SMALL, color=INK)
+    axes.tick_params(length=0, pad=4)
 
 
 def _bars(sheet: Sheet, top: float, pairs: Sequence[Sequence[str | int]], above: dict[str, str] | None) -> None:

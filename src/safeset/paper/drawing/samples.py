@@ -9,7 +9,7 @@ from torch import Tensor
 
 from safeset.certificates.certificate import Certificate
 from safeset.data.dataset import Dataset
-from safeset.drawing.images import Block, Name, Sample, painted
+from safeset.drawing.images import Block, Name, Sample, paint
 from safeset.drawing.sheet import words
 from safeset.errors import expected
 from safeset.paper.drawing import choices
@@ -18,7 +18,7 @@ from safeset.paper.predictions import Answers
 COLUMNS, PAIRS = 4, 3  # images in a row, those with one set beneath and those with two
 
 
-def recovered(
+def draw_recovered(
     networks: Mapping[str, Answers], data: Dataset, *, relaxed: str, classes: Sequence[str], seed: int
 ) -> bytes:
     """Images of some classes that the standard network rejects and a relaxed one certifies, as the paper's figure.
@@ -37,7 +37,7 @@ def recovered(
 
     def sample(method: str, titled: bool) -> Callable[[int], Sample]:
         def of(place: int) -> Sample:
-            names = named(loose[method], place, int(labels[place]))
+            names = set_names(loose[method], place, int(labels[place]))
             return Sample(data.test.x[place], [names], _label(data, place) if titled else "")
 
         return of
@@ -45,28 +45,29 @@ def recovered(
     blocks = [
         _block(
             f"{words(name)}, rejected by standard, certified by {title} (uniform)",
-            choices.recovered(strict["uniform"], loose["uniform"]) & choices.labelled(labels, data.class_names, [name]),
+            choices.is_recovered(strict["uniform"], loose["uniform"])
+            & choices.has_label(labels, data.class_names, [name]),
             2 * COLUMNS,
             seed,
             sample("uniform", titled=False),
         )
         for name in classes
     ]
-    more = choices.recovered(strict["joint"], loose["joint"]) & ~loose["uniform"].certified
+    more = choices.is_recovered(strict["joint"], loose["joint"]) & ~loose["uniform"].certified
     blocks.append(
         _block(
             f"Either, rejected by standard and {title} uniform, certified by {title} joint",
-            more & choices.labelled(labels, data.class_names, classes),
+            more & choices.has_label(labels, data.class_names, classes),
             COLUMNS,
             seed,
             sample("joint", titled=True),
         )
     )
     caption = f"Beneath each image its certified set; bold: the label; + italic: may join. {_about(loose, data, seed)}"
-    return painted(blocks, columns=COLUMNS, caption=caption)
+    return paint(blocks, columns=COLUMNS, caption=caption)
 
 
-def together(answers: Answers, data: Dataset, *, network: str, seed: int, rows: int = 4) -> bytes:
+def draw_together(answers: Answers, data: Dataset, *, network: str, seed: int, rows: int = 4) -> bytes:
     """Images that are classified correctly and certified with a set of more than one class, as the paper's figure.
 
     Args:
@@ -78,17 +79,17 @@ def together(answers: Answers, data: Dataset, *, network: str, seed: int, rows: 
     """
     labels, certificate = same_labels({network: answers}, data), answers["uniform"]
     heading = f"Right, and certified by {network.upper()} with more than one class"
-    points = choices.several_classes(certificate, labels)
+    points = choices.has_several_classes(certificate, labels)
 
     def sample(place: int) -> Sample:
-        return Sample(data.test.x[place], [named(certificate, place, int(labels[place]))])
+        return Sample(data.test.x[place], [set_names(certificate, place, int(labels[place]))])
 
     block = _block(heading, points, rows * COLUMNS, seed, sample)
     caption = f"Beneath each image its certified set (uniform); bold: the label. {_about(answers, data, seed)}"
-    return painted([block], columns=COLUMNS, caption=caption)
+    return paint([block], columns=COLUMNS, caption=caption)
 
 
-def gathered(
+def draw_gathered(
     networks: Mapping[str, Answers], data: Dataset, *, relaxed: str, grouped: str, seed: int, rows: int = 4
 ) -> bytes:
     """Images whose relaxed set matches no superclass while the network of superclasses certifies: both sets.
@@ -106,19 +107,19 @@ def gathered(
     titles = (relaxed.upper(), grouped)
 
     def sample(place: int) -> Sample:
-        sets = [named(each, place, int(labels[place]), data.groups) for each in (one, other)]
+        sets = [set_names(each, place, int(labels[place]), data.groups) for each in (one, other)]
         return Sample(data.test.x[place], sets, _label(data, place), titles)
 
     heading = f"{relaxed.upper()}'s set fits no superclass, {grouped} affinity certifies"
-    block = _block(heading, choices.gathered(one, other), rows * PAIRS, seed, sample)
+    block = _block(heading, choices.is_gathered(one, other), rows * PAIRS, seed, sample)
     caption = (
         "Beneath each image the certified sets of both networks (uniform); bold: the label; orange: of another "
         f"superclass than the label. {_about(networks[relaxed], data, seed)}"
     )
-    return painted([block], columns=PAIRS, caption=caption)
+    return paint([block], columns=PAIRS, caption=caption)
 
 
-def named(certificate: Certificate, place: int, label: int, groups: Sequence[str] | None = None) -> list[Name]:
+def set_names(certificate: Certificate, place: int, label: int, groups: Sequence[str] | None = None) -> list[Name]:
     """The certified set at a point, best class first: the core, then what may join.
 
     Args:

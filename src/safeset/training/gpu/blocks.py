@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.layers import InvertibleDownsampling, MinMax, in_front
-from safeset.lipschitz.rules import check_untouched
+from safeset.program.rules import check_untouched
 
 Kind = TypeVar("Kind", bound=nn.Module)
 TRITON = find_spec("triton") is not None

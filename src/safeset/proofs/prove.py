@@ -1,25 +1,27 @@
-"""What is proved of a frozen network: Lipschitz bounds of its layers, and the rounding of its float64 program."""
+"""What is proved of a program: Lipschitz bounds of its layers, and the rounding of its float64 arithmetic."""
 
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from safeset.certificates.constants import HeadConstants, up
+from safeset.certificates.constants import HeadConstants
 from safeset.certificates.radii import ClassError
 from safeset.errors import RoundingWarning, callers_level, expected, nearest
 from safeset.inputs import check_subnormals
 from safeset.lipschitz.forward_error import Affine, Rounding
-from safeset.lipschitz.rules import CONVOLUTIONS, rule_of
 from safeset.lipschitz.witness import Witness
-from safeset.numerics.directed import SUBNORMAL, Up, gamma, row_norms
+from safeset.numerics.directed import SUBNORMAL, Up, gamma, row_norms, up
+from safeset.numerics.strict import strictly
 from safeset.numerics.threads import one_thread
-from safeset.program.from_modules import Branch, Step, Steps, leaves
+from safeset.program.linear import Linear
+from safeset.program.operation import CONVOLUTIONS
+from safeset.program.program import INPUT, Node, Program
 
 LITTLE_WORK = 2e10  # floating-point operations of a layer's proof that one thread does alone: less than a second
 LONG = 1e11  # floating-point operations of a proof that takes seconds: it shows a bar
@@ -50,6 +52,7 @@ class Bounds:
     layers: tuple[LayerBound, ...]
 
     @property
+    @strictly
     def pairs(self) -> Tensor:
         """(classes, classes) float64: upper bounds of the Lipschitz constants of f_j − f_i; 0 on the diagonal."""
         check_subnormals(self.head.rows.device)  # the constants are computed when they are asked for
@@ -66,6 +69,12 @@ class Proof:
     slopes: Tensor
     peak: Affine
     witnesses: Mapping[str, Witness]  # with what the bounds were proved, by layer
+
+    def copied(self) -> "Proof":
+        """The same with tensors of its own, for others."""
+        head = HeadConstants(self.bounds.head.rows.clone(), self.bounds.head.scale)
+        bounds = replace(self.bounds, head=head)
+        return replace(self, bounds=bounds, offsets=self.offsets.clone(), slopes=self.slopes.clone())
 
     def allowance(self, norms: Tensor) -> tuple[ClassError, Tensor]:
         """The pairs' rounding errors at x and at any x' in the ball together, and the radius that cannot overflow.
@@ -101,14 +110,11 @@ class Proof:
         )
 
 
-def prove(
-    network: nn.Module, steps: Steps, convolutions: str = "auto", witnesses: Mapping[str, Witness] | None = None
-) -> Proof:
-    """Prove bounds and rounding of a frozen network.
+def prove(program: Program, convolutions: str = "auto", witnesses: Mapping[str, Witness] | None = None) -> Proof:
+    """Prove bounds and rounding of a program.
 
     Args:
-        network: plain layers in float64 and evaluation mode.
-        steps: its layers in order, the head last.
+        program: with a linear head.
         convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (by a torus alone: within 1 % for 3×3 kernels from
             32×32 pixels on), or ``"auto"``: exact where it is affordable.
         witnesses: of an earlier proof, by layer: what they confirm need not be searched for. They are not believed.
@@ -117,25 +123,47 @@ def prove(
         remedy = nearest(convolutions, CONVOLUTIONS)
         raise expected(f"`convolutions` to be one of {', '.join(CONVOLUTIONS)}", repr(convolutions), remedy)
     check_subnormals(torch.device("cpu"))
-    witnesses = witnesses or {}
-    work = {step.name: _work(network, step, witnesses) for step in leaves(steps)}
+    proving = _Proving(convolutions, witnesses or {})
+    work = {node.name: node.operation.work(node.shape, proving.witnesses.get(node.name)) for node in program.layers}
     with torch.no_grad(), _shown(work) as show:
-        chain = _Chain(network, convolutions, witnesses, work, show)
-        *body, last = steps
-        scale, rounding = chain.through(tuple(body), Rounding.start())
-        assert isinstance(last, Step)
-        chain.through((last,), Rounding.start())  # the head's own norm, for information
-        head = network.get_submodule(last.name)
-        assert isinstance(head, nn.Linear)
-        constants = HeadConstants(head.weight.detach().clone(), float(scale)).remembered()
-        offsets, slopes, peak = _logit_errors(head, rounding)
-    return Proof(Bounds(constants, tuple(chain.lines)), offsets, slopes, peak, chain.found)
+        *body, head = program.nodes
+        reaches, roundings = {INPUT: Up(1.0)}, {INPUT: Rounding.start()}
+        for number, node in enumerate(body):
+            show(node.name)
+            with one_thread(work.get(node.name, 0.0) <= LITTLE_WORK):
+                bound = proving.bound(node)
+                reaches[number] = node.operation.reach(bound, *(reaches[read] for read in node.inputs))
+                before = (roundings[read] for read in node.inputs)
+                roundings[number] = node.operation.rounding(node.shape, bound, *before)
+        show(head.name)
+        with one_thread(work[head.name] <= LITTLE_WORK):
+            proving.bound(head)  # its own norm, for information
+        (read,) = head.inputs
+        constants = HeadConstants(program.head.weight.clone(), float(reaches[read])).remembered()
+        offsets, slopes, peak = _logit_errors(program.head, roundings[read])
+    return Proof(Bounds(constants, tuple(proving.lines)), offsets, slopes, peak, proving.found)
 
 
-def _work(network: nn.Module, step: Step, witnesses: Mapping[str, Witness]) -> float:
-    """Floating-point operations of a layer's proof, about."""
-    layer = network.get_submodule(step.name)
-    return rule_of(layer, step.name).work(layer, step.shape, witnesses.get(step.name))
+@dataclass
+class _Proving:
+    """Bounds of nodes, one after another: a line for each layer, and with what it was proved."""
+
+    convolutions: str
+    witnesses: Mapping[str, Witness]
+    lines: list[LayerBound] = field(default_factory=list)
+    found: dict[str, Witness] = field(default_factory=dict)
+
+    def bound(self, node: Node) -> Up:
+        """The bound of one node."""
+        started = time.perf_counter()
+        witness = self.witnesses.get(node.name)
+        bound, method, found = node.operation.prove(node.shape, self.convolutions, witness)
+        if node.place.is_layer:
+            seconds = time.perf_counter() - started
+            self.lines.append(LayerBound(node.name, node.place.type, float(bound), method, seconds))
+        if found is not None:
+            self.found[node.name] = found
+        return bound
 
 
 @contextmanager
@@ -151,6 +179,8 @@ def _shown(work: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
     with console.bar("proving the network's bounds", total=1000) as bar:
 
         def show(name: str) -> None:
+            if name not in work:
+                return
             place = names.index(name)
             share = sum(work[each] for each in names[:place]) / total if total < math.inf else place / len(names)
             bar.show(int(1000 * share), what=f"proving layer {place + 1} of {len(names)} ({name})", now=True)
@@ -158,63 +188,15 @@ def _shown(work: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
         yield show
 
 
-class _Chain:
-    """Layers proved one after another.
-
-    Attributes:
-        lines: one for each layer.
-        found: with what each was proved.
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        convolutions: str,
-        witnesses: Mapping[str, Witness],
-        work: Mapping[str, float],
-        show: Callable[[str], None],
-    ) -> None:
-        self.network, self.convolutions, self.witnesses = network, convolutions, witnesses
-        self.work, self.show = work, show
-        self.lines: list[LayerBound] = []
-        self.found: dict[str, Witness] = {}
-
-    def through(self, steps: Steps, rounding: Rounding) -> tuple[Up, Rounding]:
-        """The product of the bounds of layers in a row, and the rounding after them."""
-        product = Up(1.0)
-        for step in steps:
-            if isinstance(step, Branch):
-                inner, after = self.through(step.body, rounding)
-                bound, rounding = 1 + inner, rounding.plus(after)
-            else:
-                bound, rounding = self.layer(step, rounding)
-            product = product * bound
-        return product, rounding
-
-    def layer(self, step: Step, rounding: Rounding) -> tuple[Up, Rounding]:
-        """The bound of a layer, and the rounding after it."""
-        layer = self.network.get_submodule(step.name)
-        rule, witness = rule_of(layer, step.name), self.witnesses.get(step.name)
-        self.show(step.name)
-        started = time.perf_counter()
-        with one_thread(self.work[step.name] <= LITTLE_WORK):
-            bound, method, found = rule.prove(layer, step.shape, self.convolutions, witness)
-            seconds = time.perf_counter() - started
-            self.lines.append(LayerBound(step.name, type(layer).__name__, float(bound), method, seconds))
-            if found is not None:
-                self.found[step.name] = found
-            return bound, rule.rounding(layer, step.shape, bound, rounding)
-
-
-def _logit_errors(head: nn.Linear, before: Rounding) -> tuple[Tensor, Tensor, Affine]:
+def _logit_errors(head: Linear, before: Rounding) -> tuple[Tensor, Tensor, Affine]:
     """a_j = ‖w_j − w̄‖·E + γ_{m+1}(‖w_j‖(r + E) + |b_j|) + m·2⁻¹⁰⁷⁴ as offsets and slopes, (classes,) each; the peak.
 
     E and r are those of the features, m their number. w̄ is any vector, here the mean row: what all rows share moves all
     logits alike.
     """
-    rows = head.weight.detach()
+    rows = head.weight
     features = rows.shape[1]
-    bias = rows.new_zeros(len(rows)) if head.bias is None else head.bias.detach().abs()
+    bias = rows.new_zeros(len(rows)) if head.bias is None else head.bias.abs()
     sizes = row_norms(rows)
     spread = up(row_norms(rows - rows.mean(dim=0)) * (1 + 2.0**-52))  # the subtraction rounds too
     factor, reach = float(gamma(features + 1)), before.size + before.error

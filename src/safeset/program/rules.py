@@ -5,10 +5,10 @@ is proved to be, and how the rounding of its float64 program adds up. Dispatch i
 anything, so it has no rule until it is given one.
 """
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import getattr_static
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,14 +19,14 @@ from safeset.layers import Residual
 from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.witness import Witness
 from safeset.numerics.directed import Up
-from safeset.program.operations import Operation
+from safeset.program.content import Content
+from safeset.program.operation import Operation, Proved, Shape
+from safeset.program.own import OwnLayer
+from safeset.program.registry import RULES, registrations
 
-Shape = tuple[int, ...]  # of one point, without the batch
+Computation = Callable[[Tensor], Tensor]  # of a batch
 Bound = tuple[Up, str]  # a proved Lipschitz constant, and how it was proved
-Proved = tuple[Up, str, Witness | None]  # the same, and with what it was proved
 Estimate = tuple[Tensor | float, Tensor | None]  # a Lipschitz constant for losses, and the power method's next vector
-
-CONVOLUTIONS = ("auto", "exact", "torus")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +58,17 @@ class LayerRule(ABC):
         """
         return layer  # type: ignore[no-any-return]
 
-    def operation(self, layer: Any, shape: Shape) -> Operation:
+    def operation(self, layer: Any, shape: Shape) -> Computation:
         """What the frozen layer computes of a batch: this is what runs when points are certified.
 
         ``layer`` is a private copy that does not change any more. By default its ``forward``, as its class has it; the
         layers that safeset knows are computed without asking any module.
         """
         return Forward(layer)
+
+    def value(self, layer: Any, shape: Shape) -> Operation:
+        """What the frozen layer becomes in a program: by default something that asks this rule."""
+        return OwnLayer(layer, self, shape, Content.of(layer))
 
     def vector_shape(self, layer: Any, shape: Shape) -> Shape | None:
         """Shape of the vector that `estimate` keeps between batches; None if it needs none."""
@@ -94,10 +98,6 @@ class LayerRule(ABC):
         """What the frozen layer's float64 program adds to the rounding."""
 
 
-_RULES: dict[type[nn.Module], tuple[LayerRule, dict[str, Any], int]] = {}
-_registrations = itertools.count(1)
-
-
 def register_layer(kind: type[nn.Module], rule: LayerRule) -> None:
     """Teach safeset a type of layer. The proof is then the rule's responsibility.
 
@@ -108,12 +108,7 @@ def register_layer(kind: type[nn.Module], rule: LayerRule) -> None:
     """
     if not isinstance(kind, type) or not issubclass(kind, nn.Module) or not isinstance(rule, LayerRule):
         raise expected("a type of layer and a LayerRule, such as ExactRule()", f"{kind!r} and {rule!r}")
-    _RULES[kind] = (rule, methods(kind), next(_registrations))
-
-
-def registration(kind: type[nn.Module]) -> int:
-    """A number for the rule that a type has now, another one whenever it is registered again; 0 if it has none."""
-    return _RULES[kind][2] if kind in _RULES else 0
+    RULES[kind] = (rule, methods(kind), next(registrations))
 
 
 def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
@@ -123,15 +118,15 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
         UnsupportedLayerError: if it has none, or if hooks or another ``forward`` change what it computes.
     """
     kind = _plain_type(layer)
-    if kind not in _RULES:
+    if kind not in RULES:
         raise UnsupportedLayerError(
             f"Expected layers whose Lipschitz constant safeset can prove, but got {_called(layer, name)}. "
             f"{_remedy(layer)}To add a layer of your own: safeset.register_layer({kind.__name__}, rule), where rule is "
             "a safeset.LayerRule with its estimate, bound and rounding. Supported, by their exact types, are "
-            f"nn.Sequential, Residual, {', '.join(sorted(known.__name__ for known in _RULES))}."
+            f"nn.Sequential, Residual, {', '.join(sorted(known.__name__ for known in RULES))}."
         )
     check_untouched(layer, name)
-    rule, known_methods, _ = _RULES[kind]
+    rule, known_methods, _ = RULES[kind]
     home = {each.__module__ for each in kind.__mro__}  # a patch from before the layer became known comes from elsewhere
     if methods(kind) != known_methods or getattr(kind.forward, "__module__", "") not in home:
         raise UnsupportedLayerError(
@@ -142,7 +137,7 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
 
 def training_rule(layer: nn.Module, name: str = "") -> LayerRule:
     """The rule of a layer's exact type, for estimates: quickly, without looking for hooks and patches."""
-    found = _RULES.get(_plain_type(layer))
+    found = RULES.get(_plain_type(layer))
     return rule_of(layer, name) if found is None else found[0]
 
 
@@ -157,9 +152,10 @@ def check_untouched(layer: nn.Module, name: str = "") -> None:
             "torch.nn.utils.parametrizations does needs none."
         )
         raise UnsupportedLayerError(f"Expected no forward hooks, but got some on {_called(layer, name)}. {remedy}")
-    # An attribute of the layer that hides a method of its class changes what it does. (Compiling it does not.)
-    own = set(vars(layer)) - {"_compiled_call_impl"}
-    if "__deepcopy__" in own or any(callable(getattr(type(layer), attribute, None)) for attribute in own):
+    # An attribute that hides a method of its class, or that a property of the class hides, changes what a layer does.
+    own = {*vars(layer), *layer._parameters, *layer._buffers, *layer._modules} - {"_compiled_call_impl"}
+    of_class = (getattr_static(type(layer), attribute, None) for attribute in own)
+    if "__deepcopy__" in own or any(callable(each) or hasattr(each, "__get__") for each in of_class):
         raise UnsupportedLayerError(f"Expected the forward of its class, but got another in {_called(layer, name)}.")
     container = _CONTAINERS.get(type(layer))
     if nn.Module._call_impl is not _CALL or (container is not None and methods(type(layer)) != container):
@@ -185,7 +181,7 @@ _CONTAINERS: dict[type[nn.Module], dict[str, Any]] = {kind: methods(kind) for ki
 def _plain_type(layer: nn.Module) -> type[nn.Module]:
     """The layer's type, or what it was before `torch.nn.utils.parametrize` made a type of its own for it."""
     kind = type(layer)
-    if kind in _RULES or not is_parametrized(layer):
+    if kind in RULES or not is_parametrized(layer):
         return kind
     base = kind.__bases__[0]
     behaviour = {name for name, value in vars(kind).items() if callable(value) or hasattr(value, "__get__")}
@@ -207,7 +203,7 @@ def _remedy(layer: nn.Module) -> str:
             "nn.Sequential, for instance nn.Sequential(m.features, nn.Flatten(), m.classifier), and x + f(x) as "
             "safeset.layers.Residual(f). "
         )
-    known = next((base.__name__ for base in type(layer).__mro__ if base in _RULES), None)
+    known = next((base.__name__ for base in type(layer).__mro__ if base in RULES), None)
     return f"As a subclass of {known} it could compute anything: use {known} itself. " if known else ""
 
 
@@ -227,14 +223,14 @@ class ExactRule(LayerRule):
 
     lipschitz: Callable[[Any, Shape], Up] = lambda layer, shape: Up(1.0)
     frozen: Callable[[Any, Shape], nn.Module] = lambda layer, shape: layer
-    computes: Callable[[Any], Operation] | None = None
+    computes: Callable[[Any], Computation] | None = None
 
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """Itself, or as told."""
         return self.frozen(layer, shape)
 
-    def operation(self, layer: Any, shape: Shape) -> Operation:
-        """As told."""
+    def operation(self, layer: Any, shape: Shape) -> Computation:
+        """Its forward, or what was given."""
         return super().operation(layer, shape) if self.computes is None else self.computes(layer)
 
     def estimate(self, layer: Any, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:

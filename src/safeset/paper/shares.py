@@ -1,6 +1,6 @@
-"""The analyses of the paper's text: what its networks answer at the same points, held against one another.
+"""The shares that the paper's text speaks of: what its networks answer at the same points, compared with each other.
 
-Each takes the answers of one seed's networks, by the last part of their rows' names, and gives shares by method.
+Each function takes the answers of one seed's networks, by the last part of their rows' names; shares are by method.
 """
 
 from collections import Counter
@@ -26,11 +26,11 @@ ROWS = {
     "acasxu": ("targeted",),
 }
 MOST_PAIRS = 12
-MOST_CLASSES = 20  # that are told one by one
+MOST_CLASSES = 20  # with more, classes are not reported one by one
 STRONG = "points that standard rejects, certified top-1 by RT5"
 
 
-def analysed(data: str, networks: Networks) -> dict[str, Any]:
+def analysis(data: str, networks: Networks) -> dict[str, Any]:
     """All analyses of a data set: shares by method, membership, and the classes that go together.
 
     Args:
@@ -189,7 +189,7 @@ def together(certificate: Certificate, most: int = MOST_PAIRS) -> list[list[Any]
 
 
 def inside(certificate: Certificate, sets: Guarantee) -> Tensor:
-    """(n,) certified, and the whole answer, the best so many classes, lies in one of the sets."""
+    """(n,) booleans: certified, and the whole answer lies in one of the sets."""
     size = certificate.whole.sum(dim=1)
     allowed = sets.eligible(certificate.ranking.clamp(min=0), certificate.classes)  # (n, K)
     return certificate.certified & allowed.gather(1, (size - 1).clamp(min=0)[:, None])[:, 0]

@@ -1,0 +1,109 @@
+"""The command `certify`: what a run answers at a user's own points, and what is proved of it."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from safeset.cli import show_answers
+from safeset.cli.options import (
+    Background,
+    Device,
+    Epsilon,
+    GuaranteeText,
+    Method,
+    NetworkName,
+    RunPath,
+    check_alone,
+    check_format,
+    check_target,
+    own_network,
+    radius,
+)
+from safeset.errors import counted, expected
+from safeset.terminal import console
+
+
+def certify(
+    run: RunPath,
+    files: Annotated[list[str], typer.Argument(help="Images, folders, .csv or .npz files; - for standard input.")],
+    epsilon: Epsilon = None,
+    method: Method = None,
+    guarantee: GuaranteeText = None,
+    prefer: Annotated[str, typer.Option(help="The smallest or the largest certified answer.")] = "smallest",
+    background: Background = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each point, one in a line.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
+    proof: Annotated[
+        Path | None, typer.Option(help="Also write a proof as JSON, which `safeset check` verifies by itself.")
+    ] = None,
+    network: NetworkName = None,
+    device: Device = None,
+) -> None:
+    """Certify images or rows: the answer, what it may also include, and what holds up to which change."""
+    check_format(as_json, as_csv)
+    from safeset.certificates.promises import check_preference
+    from safeset.runs.certify_files import certify_files
+    from safeset.system.workers import join_workers
+
+    check_preference(prefer)
+    if proof is not None:
+        check_alone()
+        check_target(proof, "JSON")
+    proofs: list[dict[str, Any]] = []
+    notes: list[str] = []  # printed after the table
+    with join_workers(device) as workers:
+        records = certify_files(
+            run,
+            files,
+            epsilon=radius(epsilon),
+            method=method,
+            guarantee=guarantee,
+            prefer=prefer,
+            background=background,
+            network=own_network(network),
+            device=device,
+            stdin=sys.stdin.buffer if sys.stdin else None,
+            report=notes.append,
+            proofs=None if proof is None else proofs,
+        )
+        records = console.show_wait(records, "proving the network's bounds")
+        unread = _show(records, as_json=as_json, as_csv=as_csv, header=workers.first)
+    console.print_notes(notes)
+    if proof is not None:
+        _write_proof(proof, proofs, Path(run) / "model.safetensors")
+    if unread:
+        console.err.print(f"{unread} of the points could not be read.")
+        raise typer.Exit(1)
+
+
+def _show(records: Iterator[dict[str, Any]], *, as_json: bool, as_csv: bool, header: bool) -> int:
+    """Print certificates as they come, or all in a table; returns how many points could not be read."""
+    if not (as_json or as_csv):
+        found = list(records)
+        return show_answers.show_certificates(found) if found else 0
+    unread = 0
+    if as_csv and header:
+        console.print_line(show_answers.row(show_answers.COLUMNS))
+    for record in records:
+        unread += "problem" in record
+        as_row = show_answers.row(show_answers.cells(record)) if as_csv else json.dumps(record, ensure_ascii=False)
+        console.print_line(as_row)
+    return unread
+
+
+def _write_proof(path: Path, proofs: list[dict[str, Any]], model: Path) -> None:
+    """Write the proofs of several batches as one, and say how it is checked."""
+    from safeset.system.files import write_whole
+
+    if not proofs:
+        raise expected("certified points to prove", "none", "Nothing was written: try a smaller --epsilon.")
+    found = [one for each in proofs for one in each["certificates"]]
+    write_whole(path, json.dumps({**proofs[0], "certificates": found}) + "\n")
+    images = [one["name"] for one in found] if all(one["as in its file"] for one in found) else []
+    command = shlex.join(map(str, (path, model, *images)))
+    console.err.print(f"Proof of {counted(len(found), 'point')}: safeset check {command}")

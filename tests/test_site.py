@@ -1,0 +1,67 @@
+"""The site: it builds without a warning, needs no network, and has every public name."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import safeset
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site as `make docs` builds it: links and anchors that lead nowhere are errors."""
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", out]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {path.relative_to(out).as_posix(): path.read_text() for path in out.rglob("*.html")}
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    loaded = {
+        (name, address)
+        for name, page in site.items()
+        for tag in re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page)
+        for address in re.findall(r'(?:src|href)="?((?:https?:)?//[^"\s>]+)', tag)
+    }
+    assert not loaded
+    assert not any('data-md-component="source"' in page for page in site.values())  # asks GitHub for stars
+
+
+def test_every_public_name_is_in_the_reference(site):
+    reference = "".join(page for name, page in site.items() if name.startswith("reference/"))
+    named = set(re.findall(r'id="?(safeset\.[\w.]+)', reference))
+    public = {f"safeset.{name}" for name in safeset.__all__ if name != "__version__"}
+    public |= {f"safeset.layers.{name}" for name in ("MinMax", "Abs", "Normalize", "Residual")}
+    public |= {f"safeset.losses.{name}" for name in ("cross_entropy", "trades")}
+    public |= {f"safeset.evaluation.{name}" for name in ("vra", "rejection_rate", "accuracy", "Metrics", "evaluate")}
+    public |= {"safeset.data.load_data", "safeset.guarantees.parse", "safeset.CertifiedNet.certify"}
+    assert public <= named, public - named
+
+
+def test_every_command_is_in_the_reference(site):
+    commands = site["reference/commands.html"]
+    for name in ("train", "evaluate", "certify", "suggest", "audit", "check", "reproduce", "figures", "data get"):
+        assert f"safeset {name}</code>" in commands, name
+
+
+def test_every_supported_layer_is_in_the_table_of_layers():
+    with pytest.raises(safeset.UnsupportedLayerError) as error:
+        safeset.CertifiedNet(
+            nn.Sequential(nn.GELU(), nn.Linear(2, 2)), input_shape=(2,), guarantee="standard", epsilon=0.1
+        ).bounds()
+    supported = re.search(r"by their exact types, are (.*)\.$", str(error.value))[1].split(", ")
+    assert len(supported) > 15
+    table = (ROOT / "docs" / "layers.md").read_text()
+    missing = [name for name in supported if not re.search(rf"`(nn\.|safeset\.layers\.)?{name.split('.')[-1]}`", table)]
+    assert not missing
