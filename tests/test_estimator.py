@@ -56,9 +56,9 @@ def test_rows_far_outside_the_ranges_of_training_are_warned_of(fitted, iris):
         for method in (fitted.certify, fitted.predict_set):
             with pytest.warns(
                 UnitsWarning, match=f"{count} of {count} points lie far outside.*units of training"
-            ) as told:
+            ) as warned:
                 method(strange)
-            assert told[0].filename == __file__
+            assert warned[0].filename == __file__
 
 
 def test_a_pipeline_gives_its_sets_in_two_steps(iris):

@@ -91,7 +91,7 @@ def test_mistakes_are_named(tmp_path, text, message):
         Recipe.read(path)
 
 
-def test_a_recipe_that_is_not_there_is_told(tmp_path):
+def test_a_recipe_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(ArgumentError, match="No such file"):
         Recipe.read(tmp_path / "none.toml")
     with pytest.raises(ArgumentError, match="Did you mean 'cifar100/rt5'"):

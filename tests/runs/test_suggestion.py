@@ -80,10 +80,10 @@ def test_the_suggested_k_is_the_least_after_which_nothing_is_gained(found):
 
 
 def test_the_words(found):
-    told = " ".join(found.sentences)
-    assert told.startswith("80 % of the answers are certified at every ε below")
-    assert "These are the test points" in told
-    assert "trained for standard at ε = 0.3" in told
+    shown = " ".join(found.sentences)
+    assert shown.startswith("80 % of the answers are certified at every ε below")
+    assert "These are the test points" in shown
+    assert "trained for standard at ε = 0.3" in shown
     record = json.loads(json.dumps(found.record(), allow_nan=False))
     assert record["suggested"]["guarantee"] == found.guarantee
     assert len(record["rows"]) == 9 * len(found.grid)
@@ -131,17 +131,17 @@ def test_an_epsilon_of_0_and_answers_that_nothing_alters(epsilon, bias):
             net.network[-1].bias.copy_(torch.arange(4) * bias)
     certificates, labels = suggest(net, Split(torch.randn(20, 6), torch.zeros(20, dtype=torch.long)))
     found = Suggestion(certificates, labels, "standard", epsilon, "points", False, "units")
-    told, record = " ".join(found.sentences), json.loads(json.dumps(found.record(), allow_nan=False))
-    assert "∞" not in told
-    assert "below 0 " not in told
+    shown, record = " ".join(found.sentences), json.loads(json.dumps(found.record(), allow_nan=False))
+    assert "∞" not in shown
+    assert "below 0 " not in shown
     assert (record["suggested"]["epsilon"] is None) == (epsilon == 0 and bias is not None)
     if bias is None:
         assert 0 < record["suggested"]["epsilon"] == found.start
-        assert "To start from" in told
+        assert "To start from" in shown
     else:
-        assert "certified at every ε for standard, rt2, rt3" in told
-        assert ("at ε = 0.5" in told) == (epsilon == 0.5)
-        assert ("no ε is to be chosen here" in told) == (epsilon == 0)
+        assert "certified at every ε for standard, rt2, rt3" in shown
+        assert ("at ε = 0.5" in shown) == (epsilon == 0.5)
+        assert ("no ε is to be chosen here" in shown) == (epsilon == 0)
     assert tradeoffs(found).startswith(b"\x89PNG")
 
 

@@ -74,10 +74,10 @@ def test_each_epoch_says_what_points_it_is_about(run, tmp_path):
 
 
 def test_how_much_is_held_out():
-    def share(count, classes=2, source="mine.npz", **stated):
+    def share(count, classes=2, source="mine.npz", **given):
         split = Split(torch.zeros(count, 2), torch.arange(count) % classes)
         names = tuple(map(str, range(classes)))
-        return Recipe(Data(source), **stated).fit(Dataset("fake", split, split, names, "units")).hold_out
+        return Recipe(Data(source), **given).fit(Dataset("fake", split, split, names, "units")).hold_out
 
     assert share(400) == 0.1
     assert share(100) == 0.0  # ten points say too little
@@ -90,9 +90,9 @@ def test_how_much_is_held_out():
         share(4, hold_out=0.1)
     with pytest.raises(ArgumentError, match=r"a share of the training data in \[0, 1\)"):
         share(400, hold_out=1.0)
-    for stated in ({"hold_out": 0.0}, {}):
+    for given in ({"hold_out": 0.0}, {}):
         with pytest.raises(ArgumentError, match="held-out points to judge by, for `patience`"):
-            share(100, patience=3, **stated)
+            share(100, patience=3, **given)
 
 
 # -- the best and the last --------------------------------------------------------------------------------------------
@@ -160,10 +160,10 @@ def test_seeds_at_once_have_the_best_of_single_runs(tmp_path):
     for seed in (0, 1):
         with pytest.warns(TrainingWarning, match=r"has not ended \(epoch 2 of 3\)"):
             load(tmp_path / "again" / f"seed{seed}")
-    with pytest.warns(TrainingWarning, match=r'goes on with: safeset\.train\("') as told:
+    with pytest.warns(TrainingWarning, match=r'goes on with: safeset\.train\("') as warned:
         load(tmp_path / "again" / "seed0")
-    assert str(told[0].message).endswith(f'recipe.toml", out="{tmp_path / "again"}", resume=True)')
-    assert told[0].filename == __file__
+    assert str(warned[0].message).endswith(f'recipe.toml", out="{tmp_path / "again"}", resume=True)')
+    assert warned[0].filename == __file__
     (tmp_path / "again" / "seed0" / "evaluation.json").write_text("{}")  # as `safeset evaluate` writes it
     assert not Run(tmp_path / "again" / "seed0").has_ended
     train({**recipe, "seeds": 2}, out=tmp_path / "again", resume=True)
@@ -257,10 +257,12 @@ def test_a_checkpoint_that_safeset_did_not_write_is_not_loaded(begun, tmp_path):
 def test_a_training_that_ends_at_chance_says_so():
     x, y = torch.rand(300, 2), torch.arange(300) % 3
     recipe = {"epochs": 1, "guarantee": "standard", "epsilon": 0.05, "model": "mlp-2x32", "optimiser": {"rate": 1e-9}}
-    with pytest.warns(TrainingWarning, match=r"about at chance: .* of 60 points.* 0.333 by always.*optimiser") as told:
+    with pytest.warns(
+        TrainingWarning, match=r"about at chance: .* of 60 points.* 0.333 by always.*optimiser"
+    ) as warned:
         train(recipe, data=(x, y))
-    assert "--" not in str(told[0].message)  # flags are for the command line
-    assert told[0].filename == __file__
+    assert "--" not in str(warned[0].message)  # flags are for the command line
+    assert warned[0].filename == __file__
     labels = torch.arange(100) % 2
     assert at_chance(55, labels)
     assert at_chance(60, labels) is None

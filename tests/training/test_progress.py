@@ -36,9 +36,9 @@ def test_a_training_is_introduced_before_its_first_step(capsys):
 
 def test_held_out_points_are_named(capsys):
     train({**QUICK, "hold_out": 0.1, "seeds": 1}, progress=True)
-    told = capsys.readouterr().err
-    assert "Training on 1,078 points and 120 held out, 10 classes" in told
-    assert "held-out VRA ≈" in told
+    shown = capsys.readouterr().err
+    assert "Training on 1,078 points and 120 held out, 10 classes" in shown
+    assert "held-out VRA ≈" in shown
 
 
 def test_the_time_is_estimated_from_the_first_steps(capsys, monkeypatch):

@@ -197,7 +197,7 @@ def test_a_model_whose_evaluation_is_gone_is_not_trained_over(finished, tmp_path
         train(recipe, out=run.path, resume=True)
 
 
-def test_what_is_no_run_is_told(tmp_path, finished):
+def test_what_is_no_run_is_reported(tmp_path, finished):
     with pytest.raises(SafesetError, match=r"which has no recipe.toml"):
         load(tmp_path)
     path, _ = finished
@@ -272,7 +272,7 @@ def test_data_that_changed_is_not_trained_on(tmp_path):
     train(recipe, data=(x, y), out=tmp_path / "run", resume=True)
 
 
-def test_a_directory_that_cannot_be_written_is_told():
+def test_a_directory_that_cannot_be_written_is_reported():
     with pytest.raises(SafesetError, match="Expected a directory that can be written at /proc/nowhere"):
         train(QUICK, out="/proc/nowhere")
 
@@ -325,7 +325,7 @@ def undisturbed(tmp_path_factory):
     return path
 
 
-def test_a_full_disk_is_told_and_the_last_good_checkpoint_stays(tmp_path, undisturbed):
+def test_a_full_disk_is_reported_and_the_last_good_checkpoint_stays(tmp_path, undisturbed):
     path = tmp_path / "run"
     process = start(path, 0, 20_000)  # from step 30 on no file may grow beyond 20 kB: what a full disk does
     output, _ = process.communicate(timeout=120)
@@ -374,7 +374,7 @@ def test_a_process_that_is_killed_again_and_again_ends_with_the_weights_of_an_un
     assert first == second
 
 
-def test_a_second_process_on_one_run_is_told(tmp_path):
+def test_a_second_process_on_one_run_is_reported(tmp_path):
     holder = subprocess.Popen(
         [
             *(sys.executable, "-c"),

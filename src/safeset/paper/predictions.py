@@ -22,7 +22,7 @@ from safeset.guarantees.guarantee import parse
 from safeset.inputs import as_device
 from safeset.nets.frozen import FrozenNet
 from safeset.nets.net import CertifiedNet
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import FittedRecipe
 from safeset.runs.data import load_run_data
 from safeset.runs.load import load
 from safeset.runs.run import Run
@@ -170,10 +170,10 @@ def answers_of(run: Run, device: str | None = None, *, data: Dataset | None = No
     return found
 
 
-def _fingerprint(run: Run, recipe: Recipe, data: Dataset | None) -> Fingerprint:
+def _fingerprint(run: Run, recipe: FittedRecipe, data: Dataset | None) -> Fingerprint:
     """What the answers of a run must be about; without the data, its test points are left open."""
-    names = recipe.task.class_names if recipe.task else ()
-    guarantee = parse(recipe.guarantee or "").bind(names)
+    names = recipe.task.class_names
+    guarantee = parse(recipe.guarantee).bind(names)
     said = {"split": recipe.split, "epsilon": recipe.epsilon, "guarantee": guarantee, "class_names": names}
     return Fingerprint(said, weights_of(run), data.test.digest() if data else None)
 

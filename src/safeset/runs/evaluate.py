@@ -115,7 +115,7 @@ def evaluate_net(net: CertifiedNet, recipe: FittedRecipe, points: Dataset, **opt
         "bound_method": sorted({layer.method for layer in net.bounds().layers}),
         "dtype": "float64",
         "seconds": round(time.perf_counter() - started, 3),
-        **provenance(next(net.parameters()).device),
+        **provenance(net.device),
         "test": points.test.digest(),
         "weights": weights_digest(net.network.state_dict()),
         "recipe": recipe.json_table(),

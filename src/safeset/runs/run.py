@@ -209,7 +209,7 @@ class Run:
         record = {
             "note": "Information only: proofs are trusted only in the process that made them.",
             "before_the_head": float(bounds.head.scale),
-            "device": next(net.parameters()).device.type,
+            "device": net.device.type,
             "layers": [
                 {"name": layer.name, "type": layer.type, "bound": layer.bound, "method": layer.method}
                 for layer in bounds.layers

@@ -206,7 +206,7 @@ def suggest(
     asked: dict[str, Guarantee] = {**_guarantees(net.classes)}
     if net.guarantee not in (*asked.values(), RelaxedTopK(1)):
         asked[str(net.guarantee)] = net.guarantee
-    device = next(net.parameters()).device
+    device = net.device
     batches = torch.split(torch.arange(len(split)), POINTS_AT_ONCE)
     parts: dict[str, list[Certificate]] = {name: [] for name in asked}
     for places in progress(batches, len(batches)) if progress else batches:

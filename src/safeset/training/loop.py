@@ -100,7 +100,7 @@ class _Loop:
     ) -> None:
         net = nets[0]
         self.nets, self.recipe, self.on, self.watch, self.run, self.minutes = nets, recipe, on, watch, run, minutes
-        self.device = next(net.parameters()).device
+        self.device = net.device
         self.workers = Workers.here()
         self.seeds = [recipe.seed + place for place in range(len(nets))]
         self.watched, split = watched.to(self.device), split.to(self.device)

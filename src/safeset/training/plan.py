@@ -33,7 +33,7 @@ def describe_training(recipe: FittedRecipe, points: Dataset, held: int, nets: Se
         f"{recipe.network or recipe.model} with {parameters:,} parameters" + f" × {len(nets)} seeds" * (len(nets) > 1),
         counted(recipe.epochs, "epoch"),
         f"{shorten(recipe.guarantee, 30)}, ε = {shown_epsilon(recipe.epsilon)} ({points.units})",
-        f"on {_device_name(next(nets[0].parameters()).device)}",
+        f"on {_device_name(nets[0].device)}",
     ]
     return ", ".join(parts)
 
@@ -45,7 +45,7 @@ def _device_name(device: torch.device) -> str:
 @torch.no_grad()
 def count_right(net: CertifiedNet, split: Split) -> int:
     """How many points a net classifies rightly."""
-    device, right = next(net.parameters()).device, 0
+    device, right = net.device, 0
     for places in torch.split(torch.arange(len(split)), POINTS_AT_ONCE):
         part = split[places.to(split.y.device)].to(device)
         right += int((net(part.inputs).argmax(dim=1) == part.y).sum())

@@ -217,7 +217,7 @@ class _Job:
         net = self.nets[0]
         if self.workers.first:
             self.watch.note(f"The training in {self.run.path} has ended already.")
-            net = load(self.runs[0].path, network=network).to(next(net.parameters()).device)
+            net = load(self.runs[0].path, network=network).to(net.device)
         self.workers.align(list(net.state_dict().values()))
         return net.eval()
 
