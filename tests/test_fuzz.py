@@ -67,6 +67,8 @@ TOKENS = [
 ]
 RECIPE = b"""guarantee = "rt2"
 epsilon = 0.5
+epochs = 3
+batch = 8
 model = "mlp-2x32"
 [data]
 source = "t.csv"

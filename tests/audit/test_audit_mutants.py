@@ -16,8 +16,9 @@ from safeset.audit.records import stored_checks
 from safeset.certificates.radii import ClassError
 from safeset.data.embedded import digits
 from safeset.evaluation import evaluate
-from safeset.nets import proof, sealed
+from safeset.nets import sealed
 from safeset.nets.points import Measured
+from safeset.proofs import prove as proof
 from safeset.runs.load import load
 from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors

@@ -345,8 +345,8 @@ class TestErrors:
         assert self.radius(torch.tensor([0.5, 1.0])) == pytest.approx([0.5, 2.0])
         assert self.radius((torch.zeros(2, 3, 3), torch.tensor([0.0, 2.0]))) == pytest.approx([1.0, 1.0])
         pairs = torch.zeros(3, 3)
-        pairs[1, 0] = 2.0  # only the pair (class 1, class 0)
-        assert self.radius(pairs) == pytest.approx([1.0, 1.0])
+        pairs[2, 1] = 2.0  # only the classes 1 and 2, in both orders
+        assert self.radius(pairs) == self.radius(pairs.mT) == pytest.approx([1.0, 2.0])
 
     def test_boundaries_are_strict_only_beyond_the_error(self):
         assert self.radius(1.0)[0] == 0.0

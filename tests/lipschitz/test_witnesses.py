@@ -14,11 +14,12 @@ from torch import nn
 from helpers.exact_norm import at_least_norm, convolution_matrix, within
 from safeset import CertifiedNet, load, train
 from safeset.lipschitz import convolution_proof as norms
-from safeset.lipschitz import linear as affine
-from safeset.lipschitz import sliding as windows
 from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import confirmed_bound, convolution_proof, method_of
 from safeset.lipschitz.witness import Witness
+from safeset.program import linear as affine
+from safeset.program import sliding as windows
+from safeset.program.torch_layers import LinearRule
 from safeset.runs.run import Run
 from safeset.runs.witnesses import read_witnesses, write_witnesses
 
@@ -98,7 +99,7 @@ def test_a_forged_witness_fails_or_gives_more_never_less(kind, claim, shift, gap
 def test_a_forged_witness_of_a_dense_layer_fails_or_gives_more(factor):
     layer = nn.Linear(6, 5, dtype=torch.float64)
     matrix = layer.weight.detach().numpy()
-    rule = affine.LinearRule()
+    rule = LinearRule()
     bound, _, witness = rule.prove(layer, (6,), "auto", None)
     assert within(matrix, bound, 1e-9)
     assert rule.prove(layer, (6,), "auto", witness)[0] == bound

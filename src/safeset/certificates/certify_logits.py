@@ -234,9 +234,7 @@ def check_error(error: Error, logits: Tensor) -> AffineError:
         except RuntimeError:
             shapes = f"({batch},) or to broadcast to ({batch}, {classes}, {classes})"
             raise expected(f"the {name} of `error` to have shape {shapes}", f"shape {tuple(tensor.shape)}") from None
-        if not torch.equal(whole, whole.mT):
-            raise expected(f"the {name} of `error` to be the same for f_j − f_i and f_i − f_j", "an asymmetric table")
-        return whole
+        return torch.maximum(whole, whole.mT) if tensor.ndim > 1 else whole  # f_j − f_i errs as much as f_i − f_j
 
     if isinstance(error, tuple):
         if len(error) != 2:

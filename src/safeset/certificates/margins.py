@@ -128,7 +128,7 @@ def margin(
     if method not in METHODS[:2]:
         raise expected(f"the `method` of a loss to be {' or '.join(METHODS[:2])}", repr(method))
     if isinstance(guarantee, str):
-        raise expected("a guarantee", repr(guarantee), "safeset.guarantees.guarantee.parse reads a text.")
+        raise expected("a guarantee", repr(guarantee), "safeset.guarantees.parse reads a text.")
     if isinstance(epsilon, int | float) and not epsilon >= 0:
         raise expected("`epsilon` to be ≥ 0", epsilon)
     if isinstance(constants, Tensor):
