@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import os
 import pickle
 import struct
 import subprocess
@@ -651,6 +652,129 @@ def test_images_that_decoders_read_differently_are_not_compared(place, kind):
     code, said = place.check(images=["odd.png"])
     assert code == UNCHECKED
     assert "no plain 8-bit PNG" in said or "damaged" in said
+
+
+TURNED = b'<x xmlns:tiff="t" tiff:Orientation="6"/>'
+RAW = b"\nexif\n      32\n4578696600004d4d002a0000000800010112000300000001000600000000\n0000\n"
+TEXTS = {
+    "iTXt XMP": (b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + TURNED),
+    "tEXt XMP": (b"tEXt", b"XML:com.adobe.xmp\0" + TURNED),
+    "tEXt raw": (b"tEXt", b"Raw profile type exif\0" + RAW),
+    "zTXt raw": (b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(RAW)),
+    "tEXt exif": (b"tEXt", b"exif\0" + bytes.fromhex("4d4d002a0000000800010112000300000001000600000000")),
+    "animation": (b"acTL", bytes(8)),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_images_that_texts_turn_are_not_compared(place, name):
+    plain = (place.path / "x.png").read_bytes()
+    head, rest = plain[:33], plain[33:]
+    (place.path / "turned.png").write_bytes(head + chunk(*TEXTS[name]) + rest)
+    code, said = place.check(images=["turned.png"])
+    assert (code, "turned.png: this is no plain 8-bit PNG" in said) == (UNCHECKED, True)
+    (place.path / "told.png").write_bytes(head + chunk(b"tEXt", b"Comment\0exif, xmp") + rest)
+    assert place.check(images=["told.png"])[0] == VALID
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """A proof of 60 classes whose window is 1..50, with more chains than anybody can look at."""
+    path = tmp_path_factory.mktemp("many")
+    network = nn.Sequential(nn.Linear(2, 60))
+    with torch.no_grad():
+        network[0].weight.zero_()
+        network[0].bias.copy_(-torch.arange(60.0))
+    net = CertifiedNet(network, input_shape=(2,), guarantee="rt1", epsilon=0.1)
+    proof = net.certify(torch.zeros(1, 2, dtype=torch.float64)).proof()
+    one = proof["certificates"][0]
+    one |= {"guarantee": "rt59", "window": [1, 50], "core": [0], "optional": list(range(1, 50)), "radius": 1.0}
+    one["claim"] = check.claim(one["core"], one["optional"], 1.0, 60)
+    save_file(network.state_dict(), path / "m")
+    (path / "p").write_text(json.dumps(proof))
+    return path
+
+
+def test_the_budget_is_kept_whatever_is_known_already(many):
+    code, said = check.check(str(many / "p"), str(many / "m"), seconds=1.0)
+    assert (code, said[-1]) == (UNCHECKED, "Not checkable: out of time: give a larger --budget.")
+
+
+def test_the_budget_is_kept_for_inequalities(many):
+    proof = json.loads((many / "p").read_text())
+    proof["certificates"][0]["window"] = [1, 1]
+    ever = {"classes": [59, 0] * 20000, "constants": [1e9] * 20000}
+    proof["certificates"][0]["inequalities"] = [ever]
+    (many / "i").write_text(json.dumps(proof))
+    code, said = check.check(str(many / "i"), str(many / "m"), seconds=1.0)
+    assert (code, said[-1]) == (UNCHECKED, "Not checkable: out of time: give a larger --budget.")
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_what_is_no_regular_file_is_not_waited_for(place, tmp_path, which):
+    os.mkfifo(tmp_path / "pipe")
+    (place.path / "p.json").write_text(json.dumps(place.proof))
+    files = [str(place.path / name) for name in ("p.json", "model.safetensors", "x.png")]
+    files[which] = str(tmp_path / "pipe")
+    code, said = check.check(files[0], files[1], files[2:])
+    assert (code, "no regular file" in said[-1]) == (UNCHECKED, True)
+
+
+def alone(place, *arguments, before="", **options):
+    """The checker by itself, in a process of its own."""
+    (place.path / "p.json").write_text(json.dumps(place.proof))
+    start = f"import runpy, sys\n{before}\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-I", "-c", start, check.__file__, "p.json", "model.safetensors", *arguments]
+    return subprocess.run(command, cwd=place.path, text=True, stderr=subprocess.PIPE, check=False, **options)
+
+
+STOP = "import time\ndef stop(): raise KeyboardInterrupt\ntime.monotonic = stop"
+
+
+def test_what_cannot_be_said_is_never_a_refutation(place):
+    """1 means that the proof is refuted, which nothing but a refutation may say."""
+    plain = alone(place, stdout=subprocess.PIPE, env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
+    assert (plain.returncode, plain.stderr) == (VALID, "")
+    plain = alone(place, stdout=subprocess.PIPE, before="sys.stdout.reconfigure(encoding='ascii', errors='strict')")
+    assert (plain.returncode, plain.stderr) == (VALID, "")
+    assert "\\u2192" in plain.stdout
+    with open("/dev/full", "w") as full:
+        found = alone(place, stdout=full)
+        assert (found.returncode, found.stderr) == (UNCHECKED, "")
+    found = alone(place, stdout=subprocess.PIPE, before=STOP)
+    assert (found.returncode, found.stderr) == (UNCHECKED, "")
+
+
+def test_what_the_command_cannot_say_is_never_a_refutation(place):
+    (place.path / "p.json").write_text(json.dumps(place.proof))
+    arguments = ("check", "p.json", "model.safetensors")
+    _, said = safeset(*arguments, cwd=place.path, stdout="/dev/full", code=UNCHECKED)
+    assert "Not checkable: no output" in said
+    _, said = safeset(*arguments, cwd=place.path, before=STOP, code=UNCHECKED)
+    assert "Not checkable: interrupted" in said
+    before = "import sys\nsys.stdout.reconfigure(encoding='ascii')"
+    assert "Valid" in safeset(*arguments, cwd=place.path, before=before)[0]
+
+
+def test_what_is_wrong_is_said_of_the_file_that_it_is_in(place):
+    content = (place.path / "model.safetensors").read_bytes()
+    (place.path / "cut").write_bytes(content[:-4])
+    code, said = place.check(model="cut")
+    assert (code, "the weights are no safetensors file" in said) == (UNCHECKED, True)
+    code, said = place.check(lambda proof: proof.update(certificates=[]))
+    assert (code, said) == (UNCHECKED, "Not checkable: there is no certificate in it.")
+
+    def twice(proof):
+        proof["certificates"] *= 2
+
+    code, said = place.check(twice, images=["x.png"])
+    assert (code, said) == (
+        UNCHECKED,
+        "Not checkable: certificates: 2, images: 1; give one image for each certificate, or none.",
+    )
+    Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(place.path / "large.png")
+    code, said = place.check(twice, images=["x.png", "large.png"])
+    assert (code, "large.png: this is no plain" in said) == (UNCHECKED, True)
 
 
 def test_a_radius_that_words_would_round_is_not_checkable(place):

@@ -1,5 +1,6 @@
 """The commands `audit`, which tries to refute a run, and `check`, which checks a proof from a file."""
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -68,8 +69,17 @@ def check(
     budget: Annotated[float, typer.Option(help="Seconds.")] = SECONDS,
 ) -> None:
     """Check a proof in exact arithmetic, trusting nothing in it: 0 valid, 1 refuted, 2 not checkable."""
-    code, lines = check_proof(str(proof), str(model), images or (), budget)
-    for line in lines:
-        console.out.print(line)
+    try:
+        code, lines = check_proof(str(proof), str(model), images or (), budget)
+        for line in lines:
+            console.out.print(line)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (KeyboardInterrupt, OSError) as error:  # 1 would mean that the proof is refuted
+        if sys.stdout is not None:
+            console.discard(sys.stdout)
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"no output: {error.strerror}"
+        console.print_failure(f"Not checkable: {reason}.")
+        raise typer.Exit(2) from None
     if code:
         raise typer.Exit(code)

@@ -107,3 +107,4 @@ def _write_proof(path: Path, proofs: list[dict[str, Any]], model: Path) -> None:
     images = [one["name"] for one in found] if all(one["as in its file"] for one in found) else []
     command = shlex.join(map(str, (path, model, *images)))
     console.err.print(f"Proof of {counted(len(found), 'point')}: safeset check {command}")
+    console.err.print("Large networks may not be checkable within its --budget (exit code 2).", style="dim")

@@ -12,12 +12,14 @@ proves that no layer stretches by more than its stated bound, and asks whether t
   radius·L·‖Σ λ_s (w_{j_s} − w_{i_s})‖ at x; then some k in p..q has the same k best classes at x' as at x.
 
 Exit: 0 valid; 1 refuted: something that it states is false, or does not imply its claim; 2 not checkable: out of time,
-unreadable, or about something that this program does not know.
+unreadable, interrupted, or about something that this program does not know.
 """
 
 import argparse
 import hashlib
+import io
 import json
+import os
 import re
 import struct
 import sys
@@ -67,6 +69,8 @@ class Clock:
 
 def read(path: str, most: int) -> bytes:
     """A file that fits into memory."""
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe may never end
+        raise UncheckedError(f"{path} is no regular file")
     with open(path, "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -138,12 +142,15 @@ class Weights:
         self.parts: dict[str, tuple[list[int], str, memoryview]] = {}
         self.used: set[str] = set()
         end, found = 0, [] if not isinstance(header, dict) else [each for each in header if each != "__metadata__"]
-        ranges = {name: whole(header[name], "data_offsets", 2, 0, len(data)) for name in found}
+        try:
+            ranges = {name: whole(header[name], "data_offsets", 2, 0, len(data)) for name in found}
+            kinds = {n: (whole(header[n], "shape", None, 0, 2**40), get(header[n], "dtype", str)) for n in found}
+        except UncheckedError:
+            raise UncheckedError("the weights are no safetensors file, or cut off: its header does not fit") from None
         for name in sorted(found, key=lambda each: ranges[each]):  # one after another, without gaps or overlaps
-            shape, dtype = whole(header[name], "shape", None, 0, 2**40), get(header[name], "dtype", str)
+            (start, stop), (shape, dtype) = ranges[name], kinds[name]
             if dtype not in TYPES:
                 raise UncheckedError("the weights have a tensor of an unknown type")
-            start, stop = ranges[name]
             if start != end or stop - start != struct.calcsize(f"={TYPES[dtype][0]}") * prod(shape):
                 raise UncheckedError("the weights are no safetensors file: its header does not fit what follows")
             end, self.parts[name] = stop, (shape, dtype, data[start:stop])
@@ -190,10 +197,14 @@ def pixels_of(png: bytes, channels: int, height: int, width: int) -> list[int]:
     head = (chunks[0][1] if plain else b"").ljust(13, b"\xff")
     w, h, bits, colour, *methods = struct.unpack(">IIBBBBB", head[:13])
     own = {0: 1, 2: 3}.get(colour, 0)
-    odd = {b"tRNS", b"eXIf"} & set(names)
+    # Decoders turn an image by what texts say of its camera, and some show another frame of an animation.
+    odd = {b"tRNS", b"eXIf", b"acTL"} & set(names) or any(
+        name in (b"tEXt", b"zTXt", b"iTXt") and re.match(rb"[^\0]*(exif|xmp|transparency)", data, re.I)
+        for name, data in chunks
+    )
     if (h, w, bits, *methods) != (height, width, 8, 0, 0, 0) or own not in (1, channels) or odd:
         raise UncheckedError(
-            f"the file is no plain 8-bit PNG of {width} × {height} pixels, grey or RGB as the network's input is, so "
+            f"this is no plain 8-bit PNG of {width} × {height} pixels, grey or RGB as the network's input is, so "
             "that the proof's input cannot be compared with it. Without an image, the input in the proof is checked"
         )
     line = w * own
@@ -486,6 +497,7 @@ class Network:
         means = [sum(column) for column in zip(*self.rows, strict=True)]  # times the number of classes
         found = []
         for row, bias in zip(self.rows, self.bias[0], strict=True):
+            self.clock.tick()
             length = root(sum(n * n for n in row) * self.unit**2)
             apart = sum((n * classes - mean) ** 2 for n, mean in zip(row, means, strict=True))
             spread = root(apart * (self.unit / classes) ** 2)
@@ -602,6 +614,7 @@ class Point:
 
     def inner(self, j: int, i: int, k: int, m: int) -> Fraction:
         """(w_j − w_i)·(w_k − w_m)·L², exactly."""
+        self.network.clock.tick()
         if (j, i, k, m) not in self.known:
             a, b, c, d = (self.network.rows[n] for n in (j, i, k, m))
             product = sum((p - q) * (r - s) for p, q, r, s in zip(a, b, c, d, strict=True))
@@ -611,9 +624,9 @@ class Point:
 
     def excludes(self, *pairs: tuple[int, int]) -> bool:
         """Whether one pair, or two with the weights that are best for them, cannot be inverted in the ball."""
+        self.network.clock.tick()  # also for what is known: a forger may ask for it without end
         key = tuple(n for pair in pairs for n in pair)
         if (*key, -1) not in self.known:
-            self.network.clock.tick()
             weights = [Fraction(1)]
             gaps, table = [self.gap(*pair) for pair in pairs], [[self.inner(*p, *q) for q in pairs] for p in pairs]
             if len(pairs) == 2:  # the solution of table · weights ~ gaps
@@ -658,6 +671,7 @@ def check_certificate(certificate: Any, network: Network) -> None:
     need(sorted(optional) == sorted(ranking[a:b]), f"core and optional are not the {b} best classes")
     low, high = ([f + s * e for f, e in zip(point.logits, point.here, strict=True)] for s in (-1, 1))
     for k in range(a, b + 1):
+        network.clock.tick()
         apart = min(low[j] for j in ranking[:k]) > max(high[i] for i in ranking[k:])
         need(apart, f"the {k} best classes at the input are tied with others, but for rounding")
     need(certificate.get("claim") == claim(core, optional, float(point.radius), classes), "its words are other ones")
@@ -686,17 +700,21 @@ def check(proof: str, model: str, images: Sequence[str] = (), seconds: float = S
             raise UncheckedError(f"its format is not {FORMAT!r}")
         need(get(stated, "weights", str) == weights.digest(), "the weights are not those that it is about")
         certificates = get(stated, "certificates", list)
-        if not certificates or len(images) not in (0, len(certificates)):
-            raise UncheckedError(
-                f"{len(certificates)} certificates, but {len(images)} images: give one for each, or none"
-            )
+        if not certificates:
+            raise UncheckedError("there is no certificate in it")
+        if len(images) not in (0, len(certificates)):
+            given = f"certificates: {len(certificates)}, images: {len(images)}"
+            raise UncheckedError(f"{given}; give one image for each certificate, or none")
         network = Network(stated, weights, clock)
         need(weights.used == set(weights.parts), "its network leaves out some of the weights")
         about = f"The network of the weights {stated['weights']}, on inputs of shape {stated['input_shape']}"
         said.append(f"{about}: {words(stated['program'])}")
         for place, (certificate, image) in enumerate(zip(certificates, images or repeat(None), strict=False)):
             if image is not None:
-                seen = [n / 255 for n in pixels_of(read(image, MOST_BYTES), *network.shape)]
+                try:
+                    seen = [n / 255 for n in pixels_of(read(image, MOST_BYTES), *network.shape)]
+                except UncheckedError as error:
+                    raise UncheckedError(f"{image}: {error}") from None
                 same = seen == floats(certificate, "input", len(seen))
                 need(same, f"{image} is not the input of certificate {place}")
             check_certificate(certificate, network)
@@ -720,8 +738,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("images", nargs="*", help="8-bit PNG files, one for each certificate")
     parser.add_argument("--budget", type=float, default=SECONDS, help="seconds (default: %(default)g)")
     given = parser.parse_args(arguments)
-    code, said = check(given.proof, given.model, given.images, given.budget)
-    print("\n".join(said))
+    try:
+        code, said = check(given.proof, given.model, given.images, given.budget)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # which may know less letters than these lines have
+            sys.stdout.reconfigure(errors="backslashreplace")
+        print("\n".join(said), flush=True)
+    except KeyboardInterrupt:
+        return 2
+    except OSError:  # Nobody can read the verdict; without another output Python would fail again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 2
     return code
 
 
