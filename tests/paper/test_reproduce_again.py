@@ -167,14 +167,12 @@ def test_a_directory_whose_parts_do_not_belong_together_is_reported(again):
             command()
         assert not (path / "results").exists()
     (group / "seed0" / "recipe.toml").write_text(recipe)
-    own = json.loads((group / "metrics.jsonl").read_text().splitlines()[-1])["seconds"] / 2
-    for seconds, told in ((10**400, own), (nan, own), (-5, None), (3, 1.5)):  # what is no JSON is no line of ours
+    for seconds, told in ((10**400, None), (nan, None), (-5, None), (3, 1.5)):
         lines = (group / "metrics.jsonl").read_text().splitlines()
         (group / "metrics.jsonl").write_text(
             "\n".join([*lines, json.dumps({**json.loads(lines[0]), "seconds": seconds})])
         )
-        found = [each["seconds"] for each in command()]
-        assert found == ([None, None] if told is None else pytest.approx([told, told], abs=1e-3))
+        assert [each["seconds"] for each in command()] == [told, told]
         shutil.rmtree(path / "results")
     for name in ("rt3-seed0-to-99999999999999999999", "rt3-seed5-to-3"):
         (path / "runs" / "digits" / name).mkdir()
