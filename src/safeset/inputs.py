@@ -161,7 +161,7 @@ def warn_of_units(x: Tensor, units: str) -> None:
 
 
 def as_count(value: Any) -> int | None:
-    """A whole number ≥ 1, also of numpy's; None if it is none."""
+    """An integer ≥ 1, also of numpy's; None if it is none."""
     try:
         count = operator.index(value)
     except TypeError:

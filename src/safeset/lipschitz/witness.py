@@ -43,5 +43,5 @@ class Witness:
 
 
 def claimed(proved: Up) -> Up:
-    """A bound with room for another order of sums, so that other machines and threads can confirm it to the bit."""
+    """A bound with room for another order of sums, so that other machines and threads can confirm it bit for bit."""
     return proved * (1 + 2.0**-44)

@@ -1,4 +1,4 @@
-"""Whole numbers in place of floats: Gram matrices without rounding, and what they prove of a norm.
+"""Integers in place of floats: Gram matrices without rounding, and what they prove of a norm.
 
 Nothing here is shared with `safeset.lipschitz`, whose bounds it is to check: no γ, no LAPACK, no rounding upwards.
 """
@@ -46,12 +46,12 @@ NEVER = Deadline(inf)
 
 @dataclass(frozen=True, eq=False)
 class Gram:
-    """What is known of a matrix W = unit·(A + R), A whole numbers.
+    """What is known of a matrix W = unit·(A + R), A integers.
 
     Attributes:
         products: (n, n) AAᵀ, exactly.
         unit: a power of two.
-        remainder: a whole number ≥ ‖R‖_F.
+        remainder: an integer ≥ ‖R‖_F.
     """
 
     products: Integers
@@ -66,7 +66,7 @@ class Gram:
 
     @property
     def work(self) -> int:
-        """About how many products of whole numbers a proof takes."""
+        """About how many products of integers a proof takes."""
         side, band = len(self.products), self.band
         return side**3 // 6 if 2 * band > side else side * band**2
 
@@ -80,7 +80,7 @@ class Gram:
     def refutation(self, bound: Fraction) -> Fraction | None:
         """A number above the bound that ‖W‖₂ is proved to be at least; None if none is found.
 
-        For a vector v of whole numbers ‖Aᵀv‖² = vᵀAAᵀv, and ‖Wᵀv‖ / ‖v‖ ≥ unit·(‖Aᵀv‖ / ‖v‖ − ‖R‖). The vector comes
+        For a vector v of integers ‖Aᵀv‖² = vᵀAAᵀv, and ‖Wᵀv‖ / ‖v‖ ≥ unit·(‖Aᵀv‖ / ‖v‖ − ‖R‖). The vector comes
         from the eigenvectors in float64, of which nothing is assumed.
         """
         _, vectors = np.linalg.eigh(self.products.astype(np.float64))
@@ -91,9 +91,9 @@ class Gram:
 
 
 def positive(square: int, products: Integers, band: int, deadline: Deadline) -> bool:
-    """Whether square·I − G is proved positive semidefinite, G symmetric whole numbers, 0 beyond the band.
+    """Whether square·I − G is proved positive semidefinite, G symmetric integers, 0 beyond the band.
 
-    By a Cholesky factorisation in whole numbers of M = (square − δ)·I − G: with S_ij = M_ij − Σ_k<j L_ik L_jk, exactly,
+    By a Cholesky factorisation in integers of M = (square − δ)·I − G: with S_ij = M_ij − Σ_k<j L_ik L_jk, exactly,
     L_jj = ⌊√S_jj⌋ and L_ij = ⌊S_ij / L_jj⌋. So M = LLᵀ + E, 0 ≤ E_jj ≤ 2·L_jj and 0 ≤ E_ij < L_jj for i > j, and no
     L_jj is above √square, or it gives up. With at most r other entries in a row ‖E‖₂ ≤ ‖E‖_∞ ≤ (2 + r)·⌊√square⌋ = δ:
     square·I − G = LLᵀ + E + δ·I has no eigenvalue below 0. (δ is about 2⁻⁷⁰ of the square: L has 80 bits and more.)
@@ -119,7 +119,7 @@ def gram(matrix: Floats, deadline: Deadline) -> Gram:
     """The Gram matrix WWᵀ of a (p, q) matrix of finite numbers.
 
     A is W / unit without its fractions: 80 bits, in 4 slices of 20, each |slice| < 2²⁰. Sums of 4,096 products of two
-    are whole numbers below 2⁵³, and so are all partial sums: whatever the order, float64 computes them exactly.
+    are integers below 2⁵³, and so are all partial sums: whatever the order, float64 computes them exactly.
     """
     exponent = frexp(float(np.abs(matrix).max(initial=0.0)))[1]  # all below 2^exponent
     total: Integers = np.zeros((len(matrix), len(matrix)), dtype=object)
@@ -138,7 +138,7 @@ def gram(matrix: Floats, deadline: Deadline) -> Gram:
 
 
 def _slices(numbers: Floats) -> list[Floats]:
-    """Numbers below 1, cut after each 20 bits, as whole numbers: exact, whatever is left after 80 bits dropped."""
+    """Numbers below 1, cut after each 20 bits, as integers: exact, whatever is left after 80 bits dropped."""
     slices = []
     for _ in range(SLICES):
         numbers = numbers * 2.0**BITS

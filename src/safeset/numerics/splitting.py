@@ -1,8 +1,8 @@
-"""Convolutions that are too large for whole numbers: factors in float64, and what they leave over without error.
+"""Convolutions that are too large for integers: factors in float64, and what they leave over without error.
 
-G, the Gram matrix of the convolution, is known in whole numbers (`integers.py`). c·I − G is factored in blocks of image
-rows by float64, of which nothing is assumed; each factor L is then split into H, whole numbers of 25 bits, and the rest
-T. Products of H are whole numbers below 2⁵³, which float64 computes exactly; those of T are 2⁻²⁶ as large, and so is
+G, the Gram matrix of the convolution, is known in integers (`integers.py`). c·I − G is factored in blocks of image
+rows by float64, of which nothing is assumed; each factor L is then split into H, integers of 25 bits, and the rest
+T. Products of H are integers below 2⁵³, which float64 computes exactly; those of T are 2⁻²⁶ as large, and so is
 their rounding. Nothing is shared with `safeset.lipschitz`; docs/proofs.md has the theorem.
 """
 
@@ -119,7 +119,7 @@ class _Factors:
     Args:
         matrix: what G is about.
         products: the Gram matrix of its kernel.
-        c: the square of a bound, in whole numbers.
+        c: the square of a bound, in integers.
         room: a share of c.
         deadline: when to stop.
         device: where to compute.
@@ -215,11 +215,11 @@ class _Factors:
 
 
 def _check_products(device: torch.device) -> None:
-    """Refuse a device that computes products of float64 in another precision: whole numbers tell."""
+    """Refuse a device that computes products of float64 in another precision: integers tell."""
     whole = torch.randint(-(2**GRID), 2**GRID, (64, 4), generator=torch.Generator().manual_seed(0))
     found = whole.double().to(device) @ whole.double().to(device).mT
     if not torch.equal(found.cpu().long(), whole @ whole.mT):
-        raise expected("a device whose float64 products are exact for whole numbers", str(device), "Use --device cpu.")
+        raise expected("a device whose float64 products are exact for integers", str(device), "Use --device cpu.")
 
 
 def _factor(block: Tensor, corner: Tensor | None) -> Tensor | None:

@@ -226,7 +226,7 @@ class ExactRule(LayerRule):
     computes: Callable[[Any], Computation] | None = None
 
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
-        """Itself, or as told."""
+        """Itself, or what was given."""
         return self.frozen(layer, shape)
 
     def operation(self, layer: Any, shape: Shape) -> Computation:

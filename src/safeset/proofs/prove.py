@@ -168,7 +168,7 @@ class _Proving:
 
 @contextmanager
 def _shown(work: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
-    """Of a proof that takes long, a bar on a terminal or in a notebook: to be told which layer comes next."""
+    """Of a proof that takes long, a bar on a terminal or in a notebook; call it with the layer that comes next."""
     total = sum(work.values())
     if total <= LONG:
         yield lambda name: None
