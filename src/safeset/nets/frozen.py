@@ -78,7 +78,9 @@ class FrozenNet(Certifying):
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
         """Copies of the weights, by their names in ``network``."""
-        return self.network.named_parameters(f"{prefix}.network" if prefix else "network", recurse, remove_duplicate)
+        if not recurse:  # it has none of its own
+            return iter(())
+        return self.network.named_parameters(f"{prefix}.network" if prefix else "network", True, remove_duplicate)
 
     def _apply(self, fn: Any, recurse: bool = True) -> "FrozenNet":
         """Stays in float64; to be elsewhere, it must be frozen there."""

@@ -8,7 +8,6 @@ anything, so it has no rule until it is given one.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import getattr_static
 from typing import Any
 
 from torch import Tensor, nn
@@ -154,8 +153,8 @@ def check_untouched(layer: nn.Module, name: str = "") -> None:
         raise UnsupportedLayerError(f"Expected no forward hooks, but got some on {_called(layer, name)}. {remedy}")
     # An attribute that hides a method of its class, or that a property of the class hides, changes what a layer does.
     own = {*vars(layer), *layer._parameters, *layer._buffers, *layer._modules} - {"_compiled_call_impl"}
-    of_class = (getattr_static(type(layer), attribute, None) for attribute in own)
-    if "__deepcopy__" in own or any(callable(each) or hasattr(each, "__get__") for each in of_class):
+    of_classes = (vars(each)[name] for each in type(layer).__mro__ for name in own & vars(each).keys())
+    if "__deepcopy__" in own or any(callable(each) or hasattr(each, "__get__") for each in of_classes):
         raise UnsupportedLayerError(f"Expected the forward of its class, but got another in {_called(layer, name)}.")
     container = _CONTAINERS.get(type(layer))
     if nn.Module._call_impl is not _CALL or (container is not None and methods(type(layer)) != container):
