@@ -120,7 +120,7 @@ MUTANTS = {
     ],
     "modes of the caller that look on": [
         "nets/test_trust",
-        ("numerics/strict.py", "            without_modes(),\n", ""),
+        ("numerics/strict.py", "        without_modes(),\n", ""),
     ],
     "integers that stay integers": [
         "nets/test_trust",

@@ -13,13 +13,13 @@ from safeset.certificates.radii import AffineError, PairError, target_radii, win
 from safeset.errors import expected, nearest
 from safeset.guarantees.guarantee import Guarantee, TopK, as_guarantee
 from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_subnormals, one_epsilon
-from safeset.numerics.strict import strictly
+from safeset.numerics.strict import plainly
 from safeset.numerics.threads import few_logits, one_thread
 
 Error = AffineError | tuple[float | Tensor, float | Tensor] | float | Tensor | None
 
 
-@strictly
+@plainly
 def certify_logits(
     logits: Numbers,
     lipschitz: Lipschitz,
@@ -119,7 +119,7 @@ def certificate(
     )
 
 
-@strictly
+@plainly
 def membership_radii(
     logits: Numbers,
     lipschitz: Lipschitz,
@@ -142,7 +142,7 @@ def membership_radii(
     return membership(raw, constants, k, error=check_error(error, raw))
 
 
-@strictly
+@plainly
 def target_table(
     logits: Numbers,
     lipschitz: Lipschitz,

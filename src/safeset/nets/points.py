@@ -13,7 +13,7 @@ from safeset.errors import expected
 from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import one_epsilon
 from safeset.nets.diagnosis import Diagnosis, diagnosis, most_relaxed
-from safeset.numerics.strict import strict_arithmetic, uncompiled
+from safeset.numerics.strict import plain_arithmetic, uncompiled
 from safeset.numerics.threads import few_logits, one_thread
 from safeset.proofs.portable import Seen
 from safeset.proofs.prove import Bounds
@@ -52,7 +52,7 @@ class Measured:
         prefer: str = "smallest",
     ) -> Certificate:
         """The answers at the points; arguments as for `CertifiedNet.certify`."""
-        with strict_arithmetic():
+        with plain_arithmetic():
             found = certificate(
                 self._logits,
                 self._bounds.head,
@@ -86,20 +86,20 @@ class Measured:
     @uncompiled
     def membership_radii(self, k: int) -> Tensor:
         """`CertifiedNet.membership_radii` at the points: (batch, classes)."""
-        with strict_arithmetic():
+        with plain_arithmetic():
             found = membership(self._logits, self._bounds.head, k, error=self._error)
             return self._within(found[:, None])[:, 0]
 
     @uncompiled
     def membership_table(self, k: int) -> Tensor:
         """The same for 1, 2, …, k at once: (batch, k, classes)."""
-        with strict_arithmetic():
+        with plain_arithmetic():
             return self._within(memberships(self._logits, self._bounds.head, k, error=self._error))
 
     @uncompiled
     def target_table(self) -> Tensor:
         """`CertifiedNet.target_table` at the points: (batch, classes, classes)."""
-        with strict_arithmetic():
+        with plain_arithmetic():
             found = self._within(targets(self._logits, self._bounds.head, error=self._error))
         found.diagonal(dim1=1, dim2=2).fill_(torch.inf)
         return found

@@ -34,19 +34,25 @@ def strict_arithmetic() -> Iterator[None]:
         _strict_now.append(_strict_now[0] if _strict_now else torch.backends.cudnn.enabled)
         torch.backends.cudnn.enabled = False
     try:
-        with (
-            without_modes(),
-            torch.no_grad(),
-            torch.autocast("cpu", enabled=False),
-            torch.autocast("cuda", enabled=False),
-            Instead(_PRODUCTS),
-        ):
+        with plain_arithmetic(), Instead(_PRODUCTS):
             yield
     finally:
         with _STRICT:
             before = _strict_now.pop()
             if not _strict_now:
                 torch.backends.cudnn.enabled = before
+
+
+@contextmanager
+def plain_arithmetic() -> Iterator[None]:
+    """What `strict_arithmetic` is without convolutions: no modes of the caller, no autocast, no gradients."""
+    with (
+        without_modes(),
+        torch.no_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+    ):
+        yield
 
 
 @contextmanager
@@ -81,12 +87,12 @@ def uncompiled(function: Callable[Given, Found]) -> Callable[Given, Found]:
     return as_written
 
 
-def strictly(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The function in `strict_arithmetic`, whatever modes and compilers its caller has."""
+def plainly(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """The function in `plain_arithmetic`, whatever modes and compilers its caller has."""
 
     @functools.wraps(function)
     def within(*args: Given.args, **kwargs: Given.kwargs) -> Found:
-        with strict_arithmetic():
+        with plain_arithmetic():
             return function(*args, **kwargs)
 
     return uncompiled(within)

@@ -17,7 +17,7 @@ from safeset.inputs import check_subnormals
 from safeset.lipschitz.forward_error import Affine, Rounding
 from safeset.lipschitz.witness import Witness
 from safeset.numerics.directed import SUBNORMAL, Up, gamma, row_norms, up
-from safeset.numerics.strict import strictly
+from safeset.numerics.strict import plainly
 from safeset.numerics.threads import one_thread
 from safeset.program.linear import Linear
 from safeset.program.operation import CONVOLUTIONS
@@ -52,7 +52,7 @@ class Bounds:
     layers: tuple[LayerBound, ...]
 
     @property
-    @strictly
+    @plainly
     def pairs(self) -> Tensor:
         """(classes, classes) float64: upper bounds of the Lipschitz constants of f_j − f_i; 0 on the diagonal."""
         check_subnormals(self.head.rows.device)  # the constants are computed when they are asked for
