@@ -89,6 +89,21 @@ def test_sets_are_those_of_the_certificate(fitted, iris):
     assert clone(fitted).set_params(method="uniform").fit(*iris).certify(table).method == "uniform"
 
 
+def test_parameters_that_are_set_after_the_fit_count(iris):
+    table, labels = iris
+    model = SafesetClassifier(epsilon=0.05, epochs=10, random_state=0).fit(table, labels)
+    fitted = model.certify(table)
+    model.set_params(epsilon=9.0)
+    assert model.certify(table).epsilon == 9.0
+    assert not model.predict_set(table)[1].any()
+    assert model.certify(table, eps=0.1).epsilon == 0.1
+    model.set_params(epsilon=0.05, guarantee="standard")
+    assert str(model.certify(table).guarantee) == "standard"
+    assert (model.predict_set(table)[1].sum(axis=1) <= 1).all()
+    model.set_params(guarantee=None)
+    assert str(model.certify(table).guarantee) == str(fitted.guarantee)
+
+
 def test_a_certified_class_stays_the_best_within_the_radius_in_scaled_units(fitted, iris):
     table, _ = iris
     certificate = fitted.certify(table, guarantee="standard", epsilon=0.03)

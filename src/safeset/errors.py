@@ -87,6 +87,16 @@ def first_few(items: Sequence[str]) -> str:
     return "; ".join(items[:5]) + (f"; and {len(items) - 5} more" if len(items) > 5 else "")
 
 
+def shown_rate(rate: float) -> str:
+    """A rate in three digits; one below 1 is never shown as 1.
+
+    >>> shown_rate(0.5), shown_rate(0.9999), shown_rate(1.0)
+    ('0.500', '0.999', '1.000')
+    """
+    text = f"{rate:.3f}"
+    return "0.999" if rate < 1 and text == "1.000" else text
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """A number of things in words.
 

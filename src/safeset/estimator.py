@@ -157,9 +157,14 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Certificate:
         """The `Certificate` of the rows, in scaled units, proved in float64; arguments as for `CertifiedNet.certify`.
 
-        It is about the scaled rows as they are computed, and every point within ε of them.
+        By default ``epsilon``, ``guarantee`` and ``method`` are the estimator's own as they are now, also after
+        `set_params`; a guarantee of None is the one that was fitted. It is about the scaled rows as they are
+        computed, and every point within ε of them.
         """
         points, method = self._points(X), self.method if method is None else method
+        if epsilon is None and eps is None:  # set_params may have changed it since the fit
+            epsilon = self.epsilon
+        guarantee = self.guarantee if guarantee is None else guarantee  # None is what was fitted
         return self.net_.certify(points, epsilon=epsilon, eps=eps, guarantee=guarantee, method=method, prefer=prefer)
 
     def _logits(self, X: Any) -> Tensor:  # noqa: N803

@@ -25,7 +25,7 @@ from safeset.certificates.certificate import Certificate
 from safeset.certificates.margins import METHODS
 from safeset.certificates.promises import shown_epsilon
 from safeset.data.dataset import Progress, Split
-from safeset.errors import expected
+from safeset.errors import expected, shown_rate
 from safeset.guarantees.guarantee import Guarantee, as_guarantee
 from safeset.inputs import check_epsilon
 from safeset.nets.certifying import Certifying
@@ -266,17 +266,18 @@ def remarks(rows: Sequence[Mapping[str, Any]], guarantee: Guarantee, classes: in
         if row["vra"] <= row["baseline"] + HARDLY:
             found.setdefault(
                 "baseline",
-                f"VRA {row['vra']:.3f} ({about}) {'is below' if row['vra'] < row['baseline'] else 'hardly beats'} "
-                f"{row['baseline']:.3f}, the share of labels in the best answer that is the same at every point.",
+                f"VRA {shown_rate(row['vra'])} ({about}) "
+                f"{'is below' if row['vra'] < row['baseline'] else 'hardly beats'} {shown_rate(row['baseline'])}, "
+                "the share of labels in the best answer that is the same at every point.",
             )
         size = row["core_size"]
         if k > 1 and not guarantee.has_one_size and size is not None and size >= NEAR * k:
             found.setdefault(
                 "size",
                 f"The mean core has {size:.2f} of at most {k} classes ({about}), so that VRA and accuracy say little. "
-                f"Top-1 accuracy is {row['top1']:.3f}; the cores of the smallest answers have "
-                f"{row['smallest_core_size']:.2f} classes on average and hold {row['smallest_share']:.3f} of the "
-                "labels. Consider a smaller K.",
+                f"Top-1 accuracy is {shown_rate(row['top1'])}; the cores of the smallest answers have "
+                f"{row['smallest_core_size']:.2f} classes on average and hold {shown_rate(row['smallest_share'])} of "
+                "the labels. Consider a smaller K.",
             )
     return list(found.values())
 

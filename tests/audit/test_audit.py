@@ -18,6 +18,7 @@ from safeset.audit import certificate_attack as auditing
 from safeset.audit.audit import audit_run
 from safeset.audit.records import stored_checks
 from safeset.certificates.constants import HeadConstants
+from safeset.cli import show_audit
 from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
 from safeset.errors import ArgumentError, TrainingWarning
@@ -322,6 +323,30 @@ def test_where_it_has_to_stop_it_says_so(run):
     told = json.loads((run.path / "audit.json").read_text())
     assert told["verdict"] == "inconclusive"
     assert told["reasons"][0].removeprefix("stopped: ")[:40] in errors
+
+
+def test_an_interrupted_audit_leaves_no_older_verdict(run):
+    (run.path / "audit.json").write_text('{"verdict": "passed"}')
+    stop = "import safeset.audit.audit as audit\ndef stop(*_, **__): raise KeyboardInterrupt\naudit.reproved = stop"
+    safeset("audit", "run", cwd=run.path.parent, before=stop, code=130)
+    found = json.loads((run.path / "audit.json").read_text())
+    assert (found["verdict"], found["reasons"]) == ("inconclusive", ["the audit has not ended"])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "evaluation.json", "recipe.toml", "bounds.json"])
+def test_no_file_of_the_run_is_replaced(run, name):
+    before = (run.path / name).read_bytes()
+    _, errors = safeset("audit", "run", "--out", f"run/{name}", cwd=run.path.parent, code=1)
+    assert "a file of the run itself" in errors
+    assert (run.path / name).read_bytes() == before
+
+
+def test_the_truth_lies_between_the_numbers_that_are_shown(capsys):
+    numbers = {"vra": 0.9996, "under_attack": 0.9991, "clean": 0.9999, "top1": 1.0, "attacked": 1, "of": 1}
+    show_audit._show_accuracy(numbers)
+    shown = capsys.readouterr().out
+    assert "VRA 0.999 ≤ the truth ≤ 1.000 under attack" in shown
+    assert "plain 0.999, top-1 1.000" in shown
 
 
 def test_an_exact_confirmation_ends_with_its_time(made):

@@ -18,7 +18,7 @@ from safeset.data.embedded import digits
 from safeset.evaluation import evaluate
 from safeset.nets import sealed
 from safeset.nets.points import Measured
-from safeset.proofs import prove as proof
+from safeset.proofs.prove import Proof
 from safeset.runs.load import load
 from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
@@ -66,13 +66,13 @@ def test_radii_that_are_too_large(run, monkeypatch, factor):
 
 
 def test_a_rounding_allowance_of_0(run, monkeypatch):
-    whole = proof.Proof.allowance
+    whole = Proof.allowance
 
     def none(self, norms):
         error, room = whole(self, norms)
         return ClassError(0 * error.offset, 0 * error.slope), room
 
-    monkeypatch.setattr(proof.Proof, "allowance", none)
+    monkeypatch.setattr(Proof, "allowance", none)
     result = audit_run(run, **QUICK)
     assert result["verdict"] == "failed"
     assert result["windows"]["of_false"] > result["windows"]["windows"] / 2
@@ -205,6 +205,9 @@ def test_what_cannot_be_told_is_never_passed(found):
     open_bound = [{"name": "0", "type": "Mine", "verdict": "not covered", "method": "no second proof"}]
     assert verdict({**result, "bounds": open_bound})[0] == "inconclusive"
     assert verdict({**result, "windows": {**result["windows"], "open": ["time"]}})[0] == "inconclusive"
+    assert verdict({**result, "attack": {**good, "of_answers": 2}})[0] == "inconclusive"
+    for confirmed in (None, False):  # no time, no exact form, or none
+        assert verdict({**result, "control": [{"confirmed": confirmed, "broken": 1}]})[0] == "inconclusive"
     assert verdict({**result, "windows": {**result["windows"], "of_false": 1}})[0] == "failed"
     assert verdict({**result, "windows": {**result["windows"], "wrong": ["x"]}})[0] == "failed"
 

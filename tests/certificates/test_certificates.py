@@ -171,6 +171,14 @@ class TestTheWorkedExample:
         assert record["core_radius"] == pytest.approx(0.2)
         assert record["radius"] == pytest.approx(2.5)
 
+    def test_what_holds_of_a_rejected_point_is_no_answer(self):
+        """ "Only cat stays" would read as if no other class did."""
+        (record,) = self.certificate.at(9.0).named(["cat", "dog", "cow"]).records()
+        assert record["promise"] == (
+            "no certificate at ε; what does hold: cat stays among the 2 best classes, and only cat or dog can be the "
+            "best, for every change below 2.499"
+        )
+
     def test_says_what_it_covers(self):
         assert "given logits" in self.certificate.covers
 

@@ -18,6 +18,7 @@ from PIL import Image
 from helpers.commands import safeset
 from safeset import load, train
 from safeset.certificates.promises import shown
+from safeset.cli import show_answers
 from safeset.data.embedded import digits
 from safeset.runs.run import Run
 
@@ -261,8 +262,8 @@ def test_certify_says_what_the_library_says(work):
     inputs = digits().test.exact[[0, 2, 0, 1]]
     certificate = load(work / "run").certify(inputs, epsilon=0.2)
     for record, expected in zip(records, certificate.records(), strict=True):
-        told = {"name": record["name"], "units": "pixels in [0, 1]", "resized_from": None, "composited": False}
-        assert record == {**expected, **told}
+        told = {"name": record["name"], "units": "pixels in [0, 1]"}
+        assert record == {**expected, **told, "resized_from": None, "composited": False, "grey": False}
         assert record["prefer"] == "smallest"
     output, _ = safeset("certify", "run", "0.png", "--json", "--epsilon", "0.01", "--prefer", "largest", cwd=work)
     assert json.loads(output)["core"] == certificate[0].at(0.01).preferring("largest").records()[0]["core"]
@@ -292,8 +293,47 @@ def test_certify_says_what_became_of_an_image(work):
     record, own = map(json.loads, safeset("certify", "run", "wide.png", "0.png", "--json", cwd=work)[0].splitlines())
     assert (record["resized_from"], record["composited"]) == ({"width": 20, "height": 10}, True)
     assert (own["resized_from"], own["composited"]) == (None, False)
+    cells = show_answers._certificate_cells({**own, "grey": True})
+    assert cells[0] == "0.png (grey, repeated in 3 channels: a change of its greys counts √3 times)"
     text, _ = safeset("certify", "run", "wide.png", "0.png", "--csv", cwd=work)
     assert [row["resized_from"] for row in csv.DictReader(io.StringIO(text))] == ["20 × 10 pixels, width × height", ""]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("run/model.safetensors", "a file of the run itself"),
+        ("run/evaluation.json", "a file of the run itself"),
+        ("run/checkpoint.safetensors", "a file of the run itself"),
+        ("0.png", "which is to be read"),
+        ("run/../0.png", "which is to be read"),
+        ("1.png", "which is there and has another ending"),
+        ("link.json", "a file of the run itself"),
+    ],
+)
+def test_a_proof_replaces_nothing_else(work, target, message):
+    (work / "link.json").unlink(missing_ok=True)
+    (work / "link.json").symlink_to(work / "run" / "model.safetensors")
+    existed = (work / target).exists()
+    before = (work / target).read_bytes() if existed else b""
+    _, errors = safeset("certify", "run", "0.png", "--eps", "0.01", "--proof", target, cwd=work, code=1)
+    assert f"{target}, {message}" in errors
+    assert "Choose another name for the JSON file. Nothing was written." in errors
+    assert (work / target).exists() == existed
+    assert not existed or (work / target).read_bytes() == before
+
+
+def test_an_evaluation_replaces_nothing_else(work):
+    before = (work / "run" / "model.safetensors").read_bytes()
+    for target in ("run/model.safetensors", "run/bounds.json", "1.png"):
+        _, errors = safeset("evaluate", "run", "--method", "joint", "--out", target, cwd=work, code=1)
+        assert "Choose another name for the JSON file" in errors
+    assert (work / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_a_rate_below_one_is_never_shown_as_one():
+    row = {"vra": 0.99962, "accuracy": 1.0, "core_size": 1.999}
+    assert show_answers.rates(row, {"": "vra", " ": "accuracy", "  ": "core_size"}) == ["0.999", "1.000", "2.00"]
 
 
 def test_certify_says_on_a_terminal_what_takes_so_long(work):

@@ -54,6 +54,9 @@ def test_the_label_may_stand_in_any_column_of_other_data(tmp_path):
     other = read_table(tmp_path / "first.csv", ranges=own.ranges)
     assert other.class_names == own.class_names == ("no", "yes")
     assert torch.equal(other.test.exact, own.test.exact)
+    (tmp_path / "renamed.csv").write_text("\n".join(["a,bb,target", *rows]))
+    with pytest.raises(ArgumentError, match=r"a column 'b' in .*renamed.csv, for which there is a range, but got none"):
+        read_table(tmp_path / "renamed.csv", ranges=own.ranges)
     (tmp_path / "numbers.csv").write_text("\n".join(["target,a,b", *(f"{i % 2},{i},{i % 3}" for i in range(60))]))
     assert read_table(tmp_path / "numbers.csv").notes == (
         "The labels are taken from the last column, 'b'. For another: --label target",

@@ -112,3 +112,25 @@ def test_points_say_what_was_done_to_images(icons):
     assert (big.composited, big.resized_from) == (True, None)
     assert (plain.composited, plain.resized_from) == (False, (4, 8))
     assert big.x.dtype == plain.x.dtype == torch.float64
+
+
+def test_points_say_where_grey_images_become_three_equal_channels(tmp_path):
+    """A change of the greys is then √3 times as large."""
+    made = {
+        "grey": Image.new("L", (4, 4), 9),
+        "fine": Image.fromarray(np.full((4, 4), 999, dtype=np.uint16)),
+        "one bit": Image.new("1", (4, 4), 1),
+        "clear": Image.new("LA", (4, 4), (9, 9)),
+        "colour": Image.new("RGB", (4, 4), (9, 9, 9)),
+    }
+    for name, image in made.items():
+        image.save(tmp_path / f"{name}.png")
+    files = [str(tmp_path / f"{name}.png") for name in made]
+
+    def grey(channels, **options):
+        points = read_points(files, input_shape=(channels, 4, 4), units=PIXELS, stdin=None, **options)
+        return [name for name, point in zip(made, points, strict=True) if point.grey]
+
+    assert grey(3) == ["grey", "fine", "one bit", "clear"]
+    assert grey(3, background="red") == ["grey", "fine", "one bit"]
+    assert grey(1) == []

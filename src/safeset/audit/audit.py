@@ -11,7 +11,7 @@ from safeset.audit.recheck import SHOWN
 from safeset.audit.records import DIFFERENT, OPEN, stored_checks
 from safeset.audit.second_proof import reproved
 from safeset.data.dataset import Progress
-from safeset.errors import SafesetError, expected
+from safeset.errors import expected
 from safeset.inputs import as_count, as_device, as_number
 from safeset.runs.data import load_run_data
 from safeset.runs.load import load_run
@@ -115,11 +115,11 @@ def check_arguments(points: int | None, minutes: float) -> None:
         raise expected("a time in minutes above 0", minutes)
 
 
-def stopped(error: SafesetError) -> dict[str, Any]:
-    """What is written to audit.json where an audit has to stop: it is inconclusive, and why."""
+def stopped(reason: str) -> dict[str, Any]:
+    """What is written to audit.json where an audit has to stop, or has not ended: it is inconclusive, and why."""
     return {
         "verdict": "inconclusive",
-        "reasons": [f"stopped: {error}"],
+        "reasons": [reason],
         "notes": [],
         **provenance(torch.device("cpu")),
     }
@@ -152,8 +152,10 @@ def verdict(result: dict[str, Any]) -> tuple[str, list[str], list[str]]:
         open_.append(f"time for {attack['answers']:,} of {attack['of_answers']:,} answers only")
     if attack["unconfirmed"]:
         open_.append(f"{attack['unconfirmed']} violations could not be confirmed")
-    if not any(row["confirmed"] or (row["confirmed"] is None and row["broken"]) for row in result["control"]):
+    if not any(row["broken"] for row in result["control"]):
         open_.append("the attack finds nothing in the positive control either")
+    elif not any(row["confirmed"] for row in result["control"]):
+        open_.append("nothing that the attack finds in the positive control was confirmed exactly")
     if bad:
         return "failed", bad, [*open_, *notes]
     return ("inconclusive" if open_ else "passed"), open_, notes

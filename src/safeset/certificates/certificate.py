@@ -243,7 +243,7 @@ class Certificate:
         """What holds where the guarantee does not hold at ε: the promise that reaches farthest, if there is one."""
         if not ladder:
             return "no certificate: not even without a change"
-        return f"no certificate: only {promise(*ladder[-1].split(best), ladder[-1].radius)}"
+        return f"no certificate at ε; what does hold: {promise(*ladder[-1].split(best), ladder[-1].radius)}"
 
     def proof(self) -> dict[str, Any]:
         """The proof as plain values, to be written as JSON: whoever has the weights can check it without safeset.

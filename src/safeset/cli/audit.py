@@ -33,8 +33,11 @@ def audit(
     check_alone()
     keep_freed_memory()
     target = out or Run(run).path / "audit.json"
-    check_target(out, "JSON")
+    check_target(out, "JSON", run=Run(run).path, own="audit.json", inputs=[data])
     check_arguments(points, budget)
+    if Run(run).recipe.is_file():
+        with suppress(OSError):  # reported at the end, beside what was found
+            write_json(target, stopped("the audit has not ended"))  # an older verdict may be of other weights
     try:
         result = audit_run(
             Run(run),
@@ -48,7 +51,7 @@ def audit(
     except SafesetError as error:
         if Run(run).recipe.is_file():
             with suppress(OSError):  # the error itself is reported in any case
-                write_json(target, stopped(error))
+                write_json(target, stopped(f"stopped: {error}"))
         raise
     try:
         write_json(target, result)

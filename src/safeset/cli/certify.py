@@ -21,6 +21,7 @@ from safeset.cli.options import (
     check_alone,
     check_format,
     check_target,
+    file_of,
     own_network,
     radius,
 )
@@ -53,7 +54,7 @@ def certify(
     check_preference(prefer)
     if proof is not None:
         check_alone()
-        check_target(proof, "JSON")
+        check_target(proof, "JSON", run=run, inputs=[*files, file_of(guarantee)])
     proofs: list[dict[str, Any]] = []
     notes: list[str] = []  # printed after the table
     with join_workers(device) as workers:

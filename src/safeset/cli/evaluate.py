@@ -15,6 +15,7 @@ from safeset.cli.options import (
     RunPath,
     check_format,
     check_target,
+    file_of,
     own_network,
     radii,
 )
@@ -51,7 +52,7 @@ def evaluate(
         "source": data,
     }
     stored, own = Run(run).evaluation, is_own(Run(run).read_recipe(), **asked)
-    _check_out(out, stored, own)
+    _check_out(out, stored, own, [data, file_of(guarantee)])
     notes: list[str] = []  # printed after the table
     with join_workers(device) as workers:
         result, units = evaluate_run(
@@ -79,9 +80,9 @@ def evaluate(
         console.out.print(f"\n{where}")
 
 
-def _check_out(out: Path | None, stored: Path, own: bool) -> None:
+def _check_out(out: Path | None, stored: Path, own: bool, inputs: list[str | None]) -> None:
     """Refuse a file that cannot be written, or that only the run's own evaluation may replace."""
-    check_target(out, "JSON")
+    check_target(out, "JSON", run=stored.parent, own=stored.name, inputs=inputs)
     if out is not None and not own and out.resolve() == stored.resolve():
         raise expected("another file than that of the run's own evaluation", str(out), "Choose another --out.")
 

@@ -1,7 +1,9 @@
 """Options that several commands have, and what they are checked for."""
 
 import csv
+import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,10 +108,45 @@ def check_alone() -> None:
         raise expected("one process", f"{torchrun.workers()} workers", "Start it without torchrun.")
 
 
-def check_target(path: Path | None, kind: str) -> None:
-    """Raise an error, before long work, for a file whose directory does not exist; ``kind`` is such as JSON."""
-    if path is not None and not path.parent.is_dir():
+OF_A_RUN = {"recipe.toml", "model.safetensors", "last.safetensors", "checkpoint.safetensors", "witnesses.safetensors"}
+OF_A_RUN |= {"answers.safetensors", "bounds.json", "evaluation.json", "audit.json", "metrics.jsonl", "README.md"}
+OF_A_RUN |= {"metrics.png", "samples.png", "suggest.png", ".lock"}
+
+
+def check_target(
+    path: Path | None, kind: str, *, run: Path, own: str = "", inputs: Iterable[str | Path | None] = ()
+) -> None:
+    """Raise an error, before long work, for a file that cannot be written, or that holds something else.
+
+    Args:
+        path: the file.
+        kind: such as JSON, in which an existing file must end.
+        run: a directory whose files are kept.
+        own: the name of the file in it that is the command's own.
+        inputs: what the command reads.
+    """
+    if path is None:
+        return
+    if not path.parent.is_dir():
         raise expected(f"a directory for the {kind} file", f"none at {path.parent}")
+    remedy = f"Choose another name for the {kind} file. Nothing was written."
+    target = Path(os.path.realpath(path))
+    if str(target) in {os.path.realpath(each) for each in inputs if each is not None}:
+        raise expected(f"a {kind} file to write", f"{path}, which is to be read", remedy)
+    if Path(os.path.realpath(run)) in target.parents and target.name in OF_A_RUN - {own}:
+        raise expected(f"a {kind} file to write", f"{path}, a file of the run itself", remedy)
+    if path.is_file() and target.suffix.lower() != f".{kind.lower()}":
+        raise expected(f"a {kind} file to write", f"{path}, which is there and has another ending", remedy)
+
+
+def file_of(guarantee: str | None) -> str | None:
+    """The file that the text of a guarantee names, if it names one.
+
+    >>> file_of("affinity:sets.json"), file_of("rt3")
+    ('sets.json', None)
+    """
+    kind, sign, rest = (guarantee or "").partition(":")
+    return rest if sign and kind == "affinity" and not rest.startswith(("{", "[")) else None
 
 
 def check_format(as_json: bool, as_csv: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
-from safeset.errors import counted
+from safeset.errors import counted, shown_rate
 from safeset.terminal.console import err, out, print_table
 
 RATES = {
@@ -21,7 +21,7 @@ RATES = {
     "smallest answer": "smallest_set_size",
 }
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
-COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "unfinished", "problem"]
+COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "grey", "unfinished", "problem"]
 
 
 def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
@@ -30,8 +30,9 @@ def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
 
     def text(name: str) -> str:
         value = row.get(name)
-        digits = 2 if name.endswith("_size") else 3
-        return "–" if value is None else f"{value:.{digits}f}{'' if digits == 2 else spread.get(name, '')}"
+        if value is None:
+            return "–"
+        return f"{value:.2f}" if name.endswith("_size") else f"{shown_rate(value)}{spread.get(name, '')}"
 
     return [text(name) for name in columns.values()]
 
@@ -47,7 +48,8 @@ def show_evaluation(result: dict[str, Any], units: str) -> None:
     body = [[row["method"], shown_epsilon(row["epsilon"]), *rates(row)] for row in rows]
     print_table(title, ["method", "ε", *RATES], body, texts=1)
     baseline = rows[0].get("baseline") if rows else None
-    constant = "" if baseline is None else f" The same answer at every point would hold at most {baseline:.3f} of them."
+    same = " The same answer at every point would hold at most"
+    constant = "" if baseline is None else f"{same} {shown_rate(baseline)} of them."
     out.print(
         "VRA: labels in the core of the largest certified answer, as in the paper; core and answer are its mean sizes, "
         f"then those of the smallest, which `certify` shows. Accuracy: labels among the best classes that {about} "
@@ -96,9 +98,12 @@ def _certificate_cells(record: dict[str, Any]) -> list[str]:
         name += f" (resized from {_size(record['resized_from'])})"
     if record["composited"]:
         name += " (transparent, put on a background)"
+    if record["grey"]:
+        name += " (grey, repeated in 3 channels: a change of its greys counts √3 times)"
     if record["certified"]:
         return [name, f"{{{_names(record['core'])}}}", _names(record["optional"]), record["promise"]]
-    return [name, "⊥ no certificate", "", record["promise"].removeprefix("no certificate: ")]
+    rest = record["promise"].removeprefix("no certificate: ").removeprefix("no certificate at ε; ")
+    return [name, "⊥ no certificate", "", rest]
 
 
 def _size(found: Mapping[str, int]) -> str:

@@ -1,9 +1,11 @@
 """What the command line shows of an audit."""
 
 import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
+from safeset.errors import shown_rate
 from safeset.terminal.console import out, print_table
 
 CONFIRMED = {True: "yes", False: "no", None: "–"}
@@ -64,11 +66,22 @@ def _show_control(result: dict[str, Any]) -> None:
 
 
 def _show_accuracy(accuracy: dict[str, Any]) -> None:
+    low = _rounded(accuracy["vra"], ROUND_FLOOR)
+    high = _rounded(accuracy["under_attack"], ROUND_CEILING)
     out.print(
-        f"\nVRA {accuracy['vra']:.3f} ≤ the truth ≤ {accuracy['under_attack']:.3f} under attack "
-        f"({accuracy['attacked']:,} of {accuracy['of']:,} open points attacked); plain {accuracy['clean']:.3f}, "
-        f"top-1 {accuracy['top1']:.3f}"
+        f"\nVRA {low} ≤ the truth ≤ {high} under attack "
+        f"({accuracy['attacked']:,} of {accuracy['of']:,} open points attacked); plain "
+        f"{shown_rate(accuracy['clean'])}, top-1 {shown_rate(accuracy['top1'])}"
     )
+
+
+def _rounded(rate: float, rounding: str) -> str:
+    """A rate in three digits, down or up, so that what is said of the truth between two of them stays true.
+
+    >>> _rounded(0.9999, ROUND_FLOOR), _rounded(0.57, ROUND_FLOOR), _rounded(0.5001, ROUND_CEILING)
+    ('0.999', '0.570', '0.501')
+    """
+    return str(Decimal(repr(float(rate))).quantize(Decimal("0.001"), rounding=rounding))
 
 
 def _show_verdict(result: dict[str, Any]) -> None:

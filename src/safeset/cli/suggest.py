@@ -9,6 +9,7 @@ import typer
 from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.cli.options import Device, Method, NetworkName, OtherData, RunPath, check_alone, check_target, own_network
 from safeset.cli.show_answers import rates
+from safeset.errors import shown_rate
 from safeset.terminal import console
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def suggest(
         from safeset.drawing.sheet import check_matplotlib
 
         check_matplotlib()
-        check_target(out, "PNG")
+        check_target(out, "PNG", run=Run(run).path, own="suggest.png", inputs=[data])
     found = suggest_for_run(
         Run(run),
         source=data,
@@ -79,7 +80,7 @@ def _show(found: "Suggestion") -> None:
     rows = plain(found.rows(found.grid, found.names))
     body = [[shorten(row["guarantee"], 0), shown_epsilon(row["epsilon"]), *rates(row, COLUMNS)] for row in rows]
     title = (
-        f"{found.on}: {len(found.labels):,}, top-1 accuracy {rows[0]['top1']:.3f}, trained for "
+        f"{found.on}: {len(found.labels):,}, top-1 accuracy {shown_rate(rows[0]['top1'])}, trained for "
         f"{shorten(found.own, 0)} at ε = {shown_epsilon(found.epsilon)}; {found.method}, proved bounds, "
         f"ε in {found.units}"
     )

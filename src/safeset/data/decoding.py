@@ -20,6 +20,7 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 MOST_PIXELS = 50_000_000  # an image with more counts as a decompression bomb
 BACKGROUND = "white"  # the colour behind transparent parts of an image
 MOST_LEVELS = 65535.0  # of grey images of 16 bits
+GREY = ("1", "L", "LA", "La")  # beside those of 16 bits
 WITH_ALPHA = ("RGBA", "RGBa", "LA", "PA")
 
 
@@ -30,11 +31,13 @@ class Decoded(NamedTuple):
         pixels: (channels, height, width) bytes; of a grey image of 16 bits numbers in [0, 1], float64.
         size: (height, width) before it was resized, upright.
         transparent: whether it had transparent parts, which were composited on a background.
+        grey: whether it is grey in its file, and was repeated in 3 channels.
     """
 
     pixels: np.ndarray
     size: tuple[int, int]
     transparent: bool
+    grey: bool = False
 
     @property
     def numbers(self) -> np.ndarray:
@@ -95,12 +98,13 @@ def read_image(
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):
             return _fine_grey(upright, size, channels, behind)
+        is_grey = upright.mode in GREY
         plain, transparent = _composite(upright, behind)
         plain = plain.convert("RGB" if channels == 3 else "L")
     own = (plain.height, plain.width)
     plain = _resize(plain, size)
     pixels = np.asarray(plain).reshape(plain.height, plain.width, channels).transpose(2, 0, 1).copy()
-    return Decoded(pixels, own, transparent)
+    return Decoded(pixels, own, transparent, is_grey and _is_repeated(pixels))
 
 
 def _resize(image: "Image", size: int | tuple[int, int] | None) -> "Image":
@@ -146,7 +150,12 @@ def _fine_grey(
     # Pillow's float32 holds levels of 16 bits exactly; resizing makes a new image of them, which may be rounded.
     each = [_resize(Image.fromarray(np.where(clear, level, levels).astype(np.float32)), size) for level in behind]
     pixels = np.stack([np.asarray(one).astype(np.float64).clip(0, MOST_LEVELS) / MOST_LEVELS for one in each])
-    return Decoded(pixels, (image.height, image.width), bool(clear.any()))
+    return Decoded(pixels, (image.height, image.width), bool(clear.any()), _is_repeated(pixels))
+
+
+def _is_repeated(pixels: np.ndarray) -> bool:
+    """Whether all of several channels are the same; a background of a colour makes them different."""
+    return len(pixels) > 1 and bool((pixels == pixels[0]).all())
 
 
 def _composite(upright: "Image", background: tuple[int, int, int]) -> "tuple[Image, bool]":

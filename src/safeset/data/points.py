@@ -32,6 +32,7 @@ class Point(NamedTuple):
         problem: why there is no x.
         resized_from: (height, width) of an image that was resized.
         composited: whether an image was transparent, and was put on a background.
+        grey: whether an image is grey in its file, and was repeated in 3 channels.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Point(NamedTuple):
     problem: str = ""
     resized_from: tuple[int, int] | None = None
     composited: bool = False
+    grey: bool = False
 
 
 def read_points(
@@ -143,7 +145,7 @@ def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
     except (ValueError, OSError) as error:
         return Point(name, None, _reason(error))
     x = torch.from_numpy(found.numbers)
-    return Point(name, x, resized_from=found.resized_from, composited=found.transparent)
+    return Point(name, x, resized_from=found.resized_from, composited=found.transparent, grey=found.grey)
 
 
 def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False) -> Iterator[Read]:

@@ -128,7 +128,7 @@ def _order_inputs(inputs: list[str], fixed: Mapping[str, tuple[float, ...]], pat
     """Put the inputs in the order of the ranges: a run has those of its network, and another file may differ."""
     for name in fixed:
         if name not in inputs:
-            raise expected(f"ranges for columns of {path}", repr(name), nearest(name, inputs))
+            raise expected(f"a column {name!r} in {path}, for which there is a range", "none", nearest(name, inputs))
     if not inputs or len(set(inputs)) < len(inputs):
         raise expected(f"columns of different names in {path}", "none" if not inputs else "the name of an encoded text")
     return [*fixed, *(name for name in inputs if name not in fixed)]

@@ -718,7 +718,9 @@ def check(proof: str, model: str, images: Sequence[str] = (), seconds: float = S
                 same = seen == floats(certificate, "input", len(seen))
                 need(same, f"{image} is not the input of certificate {place}")
             check_certificate(certificate, network)
-            said.append(f"{image or f'the input of certificate {place}'}: {certificate['claim']}")
+            line = f"{image or f'the input of certificate {place}'}: {certificate['claim']}"
+            stated_units = certificate.get("units")  # as JSON, so that it cannot look like a line of this program
+            said.append(line if stated_units is None else f"{line}; its units are stated as {json.dumps(stated_units)}")
     except RefutedError as error:
         return 1, [*said, f"Refuted: {error}."]
     except UncheckedError as error:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
-from safeset.errors import counted
+from safeset.errors import counted, shown_rate
 from safeset.recipes.recipe import FittedRecipe, Recipe
 
 
@@ -34,9 +34,10 @@ def card(
     epochs = counted(done, "epoch") if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
     best = f", the best (epoch {epoch}) chosen by {recipe.hold_out:.0%} of the training data" if recipe.hold_out else ""
     rows = [
-        f"| {row['method']} | {shown_epsilon(row['epsilon'])} | {row['vra']:.3f} | {row['rejection_rate']:.3f} | "
-        f"{row['accuracy']:.3f} | {row['top1']:.3f} | {_size(row['core_size'])} | {_size(row['set_size'])} | "
-        f"{row['smallest_share']:.3f} | {_size(row['smallest_core_size'])} | {_size(row['smallest_set_size'])} |"
+        f"| {row['method']} | {shown_epsilon(row['epsilon'])} | {shown_rate(row['vra'])} | "
+        f"{shown_rate(row['rejection_rate'])} | {shown_rate(row['accuracy'])} | {shown_rate(row['top1'])} | "
+        f"{_size(row['core_size'])} | {_size(row['set_size'])} | {shown_rate(row['smallest_share'])} | "
+        f"{_size(row['smallest_core_size'])} | {_size(row['smallest_set_size'])} |"
         for row in evaluation["rows"]
     ]
     return "\n".join(
@@ -60,7 +61,7 @@ def card(
             "",
             "VRA: certified with the true label in the core of the largest answer, whose mean sizes follow; then the",
             "same of the smallest answer, which `safeset certify` shows. The same answer at every point would hold at",
-            f"most {evaluation['rows'][0]['baseline']:.3f} of the labels.",
+            f"most {shown_rate(evaluation['rows'][0]['baseline'])} of the labels.",
             "",
             "A certificate says that no perturbation of L2 norm ≤ ε makes a class outside the answer outrank its core;",
             "it says nothing about larger or other perturbations.",

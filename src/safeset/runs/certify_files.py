@@ -14,6 +14,7 @@ from safeset.data.points import Point, read_points
 from safeset.errors import expected
 from safeset.inputs import as_device
 from safeset.nets.diagnosis import HARDLY
+from safeset.proofs import check
 from safeset.proofs.portable import proof_of
 from safeset.recipes.recipe import FittedRecipe
 from safeset.runs.load import load_run
@@ -43,9 +44,9 @@ def certify_files(
     """A record for each point: its name, what `Certificate.records` gives, the units of ε, and what became of an image.
 
     ``resized_from`` has the ``width`` and the ``height`` in pixels of an image that was resized, ``composited`` says
-    whether a transparent one was put on a background. A point that cannot be read has a ``problem`` instead. A radius
-    is None where no perturbation can break it. Several workers take turns of points, and the first gets all the
-    records, in order; the others get none.
+    whether a transparent one was put on a background, ``grey`` whether a grey one was repeated in 3 channels. A point
+    that cannot be read has a ``problem`` instead. A radius is None where no perturbation can break it. Several workers
+    take turns of points, and the first gets all the records, in order; the others get none.
 
     Args:
         path: the directory of a run; of a training that has not ended the weights so far are used.
@@ -86,7 +87,7 @@ def certify_files(
             found = net.certify(torch.stack(inputs).to(place), prefer=prefer, **options)
             answers = iter(found.records())
             if proofs is not None and bool(found.certified.any()):
-                proofs.append(_named_proof(found, trained.network, points))
+                proofs.append(_named_proof(found, trained.network, points, recipe.task.units))
         return [
             {"name": each.name, "problem": each.problem}
             if each.x is None
@@ -125,24 +126,41 @@ def _read_points(
 
 def _record(point: Point, answer: dict[str, Any], units: str) -> dict[str, Any]:
     """What is written of one point, as plain values."""
-    resized = None
-    if point.resized_from is not None:  # by name, so that nobody takes the width for the height
-        height, width = point.resized_from
-        resized = {"width": width, "height": height}
     return {
         "name": point.name,
         **plain(answer),
         "units": units,
-        "resized_from": resized,
+        "resized_from": _resized_from(point),
         "composited": point.composited,
+        "grey": point.grey,
     }
 
 
-def _named_proof(found: Certificate, network: nn.Module, points: Sequence[Point]) -> dict[str, Any]:
-    """The proof of those points that are certified, with their names, and whether the checker can decode the image."""
+def _resized_from(point: Point) -> dict[str, int] | None:
+    """The size of an image before it was resized, by name, so that nobody takes the width for the height."""
+    if point.resized_from is None:
+        return None
+    height, width = point.resized_from
+    return {"width": width, "height": height}
+
+
+def _named_proof(found: Certificate, network: nn.Module, points: Sequence[Point], units: str) -> dict[str, Any]:
+    """The proof of those points that are certified: names, units, and whether the checker can compare the file."""
     proof = proof_of(found[found.certified], network)
     certified = (point for point, holds in zip(points, found.certified.tolist(), strict=True) if holds)
     for one, point in zip(proof["certificates"], certified, strict=True):
-        changed = point.composited or point.resized_from is not None
-        one |= {"name": point.name, "as in its file": point.name.lower().endswith(".png") and not changed}
+        resized = {} if point.resized_from is None else {"resized_from": _resized_from(point)}
+        one |= {"name": point.name, "units": units, **resized, "as in its file": _is_as_in_its_file(point)}
     return proof
+
+
+def _is_as_in_its_file(point: Point) -> bool:
+    """Whether the checker reads from the point's file what was certified."""
+    if point.x is None or point.x.ndim != 3 or point.composited or point.resized_from is not None:
+        return False
+    try:
+        channels, height, width = point.x.shape
+        pixels = check.pixels_of(check.read(point.name, check.MOST_BYTES), channels, height, width)
+    except (check.UncheckedError, OSError, ValueError):
+        return False
+    return [n / 255 for n in pixels] == point.x.flatten().tolist()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from safeset.certificates.certificate import Certificate
 from safeset.certificates.promises import shorten, shown, shown_epsilon
 from safeset.data.dataset import Dataset, Progress, Split
+from safeset.errors import shown_rate
 from safeset.evaluation import Metrics
 from safeset.guarantees.guarantee import Guarantee, RelaxedTopK, Standard
 from safeset.inputs import as_device
@@ -135,9 +136,10 @@ class Suggestion:
             radius = float(shown(self.start))
             there = self._metrics(name, radius)
             found.append(
-                f"To start from: {name} at ε = {shown_epsilon(radius)}. There {name} has VRA {there['vra']:.3f}, "
-                f"{there['rejection_rate']:.3f} of the points without a certificate, "
-                f"and answers of {there['smallest_set_size']:.2f} classes on average where the smallest are taken, "
+                f"To start from: {name} at ε = {shown_epsilon(radius)}. There {name} has VRA "
+                f"{shown_rate(there['vra'])}, {shown_rate(there['rejection_rate'])} of the points without a "
+                f"certificate, and answers of {there['smallest_set_size']:.2f} classes on average where the smallest "
+                "are taken, "
                 f"{there['set_size']:.2f} where the largest are. At ε = {shown_epsilon(self.at)} no larger K, up to "
                 f"half of the classes, puts {100 * GAIN:.0f} % more of the labels into certified cores."
             )

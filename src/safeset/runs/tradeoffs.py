@@ -3,7 +3,7 @@
 import warnings
 from typing import TYPE_CHECKING
 
-from safeset.certificates.promises import shorten
+from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.drawing.sheet import FAINT, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def tradeoffs(found: "Suggestion") -> bytes:
     names = found.names
     rows = found.rows(radii, names)
     caption = wrap_caption(
-        f"{found.on}: {len(found.labels):,}, one network trained for {shorten(found.own, 0)} at ε = {found.epsilon:g} "
+        f"{found.on}: {len(found.labels):,}, one network trained for {shorten(found.own, 0)} at ε = "
+        f"{shown_epsilon(found.epsilon)} "
         f"(the dashed line); method {found.method}, proved bounds, ε in {found.units}."
     )
     sheet = Sheet(HEAD + TALL + 0.75 + 0.17 * len(caption))

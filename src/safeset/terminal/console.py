@@ -13,7 +13,7 @@ from unicodedata import category
 
 from rich.console import Console
 
-from safeset.errors import Advice
+from safeset.errors import Advice, shown_rate
 from safeset.system import torchrun
 from safeset.terminal.layout import fold, table_lines
 
@@ -197,8 +197,8 @@ class TrainingWatch:
     def epoch(self, record: dict[str, Any]) -> None:
         """Show the metrics: estimates, from the power method."""
         metrics = (
-            f"{record['on']} VRA ≈ {record['vra']:.3f}, rejected {record['rejection_rate']:.3f}, "
-            f"accuracy {record['accuracy']:.3f}, top-1 {record['top1']:.3f}"
+            f"{record['on']} VRA ≈ {shown_rate(record['vra'])}, rejected {shown_rate(record['rejection_rate'])}, "
+            f"accuracy {shown_rate(record['accuracy'])}, top-1 {shown_rate(record['top1'])}"
         )
         self.tail = f", {metrics}"
         self.line = f"epoch {record['epoch']}/{self.epochs}: loss {record['loss']:.4f}, {metrics}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from safeset.certificates.certificate import Certificate
+from safeset.certificates.promises import shown_epsilon
 from safeset.drawing.sheet import BODY, FAINT, INK, LINE, MARGIN, SMALL, WIDTH, Sheet, words, wrap_caption
 from safeset.paper.drawing.choices import counts, shares, side_by_side
 from safeset.paper.shares import together
@@ -33,7 +34,8 @@ def draw_groups(certificate: Certificate, *, title: str, superclasses: Sequence[
         superclasses: one for each class, if there are any.
     """
     sets, points = int(certificate.certified.sum()), len(certificate)
-    about = f"Method {certificate.method}, ε = {certificate.epsilon:g}, {sets:,} of {points:,} test points certified."
+    certified = f"{sets:,} of {points:,} test points certified"
+    about = f"Method {certificate.method}, ε = {shown_epsilon(certificate.epsilon)}, {certified}."
     if certificate.classes <= FEW:
         return _few(certificate, title, about).png()
     return _many(certificate, title, about, superclasses).png()

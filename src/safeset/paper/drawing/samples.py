@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from safeset.certificates.certificate import Certificate
+from safeset.certificates.promises import shown_epsilon
 from safeset.data.dataset import Dataset
 from safeset.drawing.images import Block, Name, Sample, paint
 from safeset.drawing.sheet import words
@@ -168,6 +169,7 @@ def _label(data: Dataset, place: int) -> str:
 def _about(answers: Answers, data: Dataset, seed: int) -> str:
     epsilon = answers["uniform"].epsilon
     return (
-        f"Drawn at random from all test images that qualify (seed {seed}). ε = {epsilon:g} (L2, {data.units}), "
+        f"Drawn at random from all test images that qualify (seed {seed}). ε = "
+        f"{shown_epsilon(epsilon)} (L2, {data.units}), "
         f"{len(answers):,} test images, proved bounds."
     )

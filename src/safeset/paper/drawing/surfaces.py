@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from safeset.certificates.promises import shown_epsilon
 from safeset.data.dataset import Dataset
 from safeset.drawing.sheet import BODY, DOTS, FAINT, LINE, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
 from safeset.errors import expected
@@ -40,7 +41,7 @@ def draw_surfaces(nets: Mapping[str, CertifiedNet], data: Dataset, *, across: in
     """
     epsilon = nets["rt2"].epsilon
     if nets["standard"].epsilon != epsilon:
-        got = f"{nets['standard'].epsilon:g} and {epsilon:g}"
+        got = f"{nets['standard'].epsilon} and {epsilon}"
         raise expected("networks of one ε to compare", got, "Train them by the same recipe, in other --runs.")
     page = _Page(data, epsilon)
     _points(page.panel(0, "The data", f"{len(data.train):,} points of {data.classes} classes"), data, epsilon)
@@ -81,7 +82,8 @@ class _Page:
         self.tall = float(self.wide * (self.high[1] - self.low[1]) / (self.high[0] - self.low[0]))
         caption = wrap_caption(
             "Colour: the smallest set of classes that is safe to predict, whatever moves the point by at most "
-            f"ε = {epsilon:g} (L2). Stripes: a set of two. Dark, ⊥: nothing is safe, the point is rejected. White "
+            f"ε = {shown_epsilon(epsilon)} (L2). Stripes: a set of two. Dark, ⊥: nothing is safe, the point is "
+            "rejected. White "
             f"outline, last panel: what uniform rejects. Numbers are of {len(data.test):,} test points; proved bounds."
         )
         panels = 3 * (TITLE + self.tall + GAP)
