@@ -136,7 +136,7 @@ MUTANTS = {
         ),
         (
             "program/torch_layers.py",
-            "ChannelAffine(layer.scale.detach().double(), layer.shift.detach().double())",
+            "ChannelAffine(layer.scale.detach().double().clone(), layer.shift.detach().double().clone())",
             "ChannelAffine(layer.scale.detach(), layer.shift.detach())",
         ),
     ],
@@ -292,7 +292,7 @@ MUTANTS = {
     ],
     "subclasses taken for their base": [
         "lipschitz/test_layers",
-        ("program/rules.py", "return base if plain else kind", "return base"),
+        ("program/registry.py", "return base if plain else kind", "return base"),
     ],
     "hooks ignored": ["lipschitz/test_layers", ("program/rules.py", "if any(hooks):", "if False:")],
 }

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 def site(tmp_path_factory):
     """The site as `make docs` builds it: links and anchors that lead nowhere are errors."""
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", out]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", out]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(
         list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False

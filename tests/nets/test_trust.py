@@ -21,7 +21,7 @@ from safeset.errors import ArgumentError
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
 from safeset.nets.sealed import Sealed
 from safeset.numerics.directed import Up
-from safeset.program import rules
+from safeset.program import registry, rules
 from safeset.program.exact import evaluate
 
 X = torch.tensor([[100.0, 0.0]], dtype=torch.float64)
@@ -523,3 +523,97 @@ def test_errors_of_pairs_are_those_of_both_orders():
 def test_no_epsilon_is_shown_above_what_was_certified():
     found = safeset.certify_logits(torch.tensor([[1.0, 0.0]]), torch.full((2, 2), 2**0.5), 0.7071065, "standard")
     assert "epsilon=0.7071," in repr(found)
+
+
+SHARED = torch.eye(2, dtype=torch.float64)
+
+
+class Elsewhere(nn.Module):
+    """A parametrisation that gives what is kept elsewhere."""
+
+    def forward(self, weight):
+        return SHARED
+
+
+def test_weights_that_a_parametrisation_keeps_elsewhere_are_copied():
+    layer = nn.Linear(2, 2, bias=False).double()
+    nn.utils.parametrize.register_parametrization(layer, "weight", Elsewhere(), unsafe=True)
+    network = nn.Sequential(layer, nn.Linear(2, 2).double())
+    net = CertifiedNet(network, input_shape=(2,), guarantee="standard", epsilon=0.1)
+    frozen, x = net.frozen(), torch.ones(1, 2)
+    before = frozen.certify(x)
+    try:
+        SHARED.mul_(100)
+        assert torch.equal(frozen.certify(x).windows, before.windows)
+        assert net.bounds().layers[0].bound == pytest.approx(100, rel=1e-6)
+    finally:
+        SHARED.div_(100)
+
+
+class Scaled(nn.Module):
+    """A layer of one's own: a factor in a list, and a rule that may be wrong."""
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.factors = [factor]
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return x * self.factors[0]
+
+
+def own_net(layer, rule, monkeypatch, kind=None):
+    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
+    monkeypatch.setattr(registry, "RULES", rules.RULES)
+    register_layer(kind or type(layer), rule)
+    return CertifiedNet(nn.Sequential(layer, nn.Linear(2, 2)), input_shape=(2,), guarantee="standard", epsilon=0.1)
+
+
+def test_what_a_rule_freezes_to_is_copied(monkeypatch):
+    held = nn.Linear(2, 2).double()
+    net = own_net(Scaled(), ExactRule(frozen=lambda layer, shape: held), monkeypatch)
+    frozen = net.frozen()
+    before = frozen.certify(torch.ones(1, 2))
+    with torch.no_grad():
+        held.weight.mul_(100)
+    assert torch.equal(frozen.certify(torch.ones(1, 2)).windows, before.windows)
+
+
+def test_attributes_of_own_layers_that_are_handed_out_are_copies(monkeypatch):
+    frozen = own_net(Scaled(), ExactRule(), monkeypatch).frozen()
+    before = frozen.certify(torch.ones(1, 2)).windows
+    frozen.program.nodes[0].operation.settings()["structure"][0][3]["factors"][0] = 100.0
+    frozen.__getstate__()["_sealed"][0][1].weight.data.mul_(100)
+    assert torch.equal(frozen.certify(torch.ones(1, 2)).windows, before)
+
+
+def test_a_corrected_rule_of_a_parametrised_layer_is_noticed(monkeypatch):
+    layer = Scaled(3.0)
+    nn.utils.parametrize.register_parametrization(layer, "weight", nn.Identity())
+    net = own_net(layer, ExactRule(), monkeypatch, Scaled)
+    frozen = net.frozen()
+    assert frozen.bounds().layers[0].bound == 1
+    register_layer(Scaled, ExactRule(lambda layer, shape: Up(3.0)))
+    for one in (net, frozen, net.frozen()):
+        assert one.bounds().layers[0].bound == 3
+
+
+def test_what_a_rule_computes_in_place_is_refused(monkeypatch):
+    with pytest.raises(UnsupportedLayerError, match="works in place"):
+        own_net(Scaled(), ExactRule(computes=lambda layer: lambda x: x.neg_()), monkeypatch)
+
+
+class Uncopied(nn.ReLU):
+    """A layer whose copy is itself."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def test_networks_that_cannot_be_copied_are_refused(monkeypatch):
+    with pytest.raises(UnsupportedLayerError):
+        own_net(Uncopied(), ExactRule(), monkeypatch).certify(torch.ones(1, 2))
+    net = plain(FIRST)
+    net.network[0].weight.__deepcopy__ = lambda memo: net.network[0].weight
+    with pytest.raises(UnsupportedLayerError, match="shares its memory"):
+        net.certify(X)

@@ -82,6 +82,12 @@ class FrozenNet(Certifying):
             return iter(())
         return self.network.named_parameters(f"{prefix}.network" if prefix else "network", True, remove_duplicate)
 
+    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
+        """Copies of the buffers, by their names in ``network``."""
+        if not recurse:
+            return iter(())
+        return self.network.named_buffers(f"{prefix}.network" if prefix else "network", True, remove_duplicate)
+
     def _apply(self, fn: Any, recurse: bool = True) -> "FrozenNet":
         """Stays in float64; to be elsewhere, it must be frozen there."""
         here = torch.zeros(1, dtype=torch.float64, device=self.device)
@@ -101,7 +107,7 @@ class FrozenNet(Certifying):
             wish = self._wish if convolutions is None else convolutions
             proof = self._sealed.proof(wish, self._witnesses)
             self._wish = wish
-        return self._sealed, proof
+            return self._sealed, proof
 
     def _weights(self) -> Mapping[str, Tensor]:
         """Those of its plain layers."""
@@ -109,7 +115,7 @@ class FrozenNet(Certifying):
 
     def __getstate__(self) -> dict[str, Any]:
         """Plain layers without proofs: those are trusted only in the process that made them."""
-        return {**self.__dict__, "_sealed": (self._sealed.layers, self.input_shape), "_lock": None, "_witnesses": {}}
+        return {**self.__dict__, "_sealed": (self.network, self.input_shape), "_lock": None, "_witnesses": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """With a program made again from the layers, and a lock of its own."""

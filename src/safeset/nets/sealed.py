@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from safeset.errors import UnsupportedLayerError
 from safeset.lipschitz.witness import Witness
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.content import Content
@@ -39,7 +40,8 @@ class Sealed:
         """That of a network, as it is when it is copied; layers must have been looked at (`check_layers`)."""
         with torch.inference_mode(False), strict_arithmetic():
             copied = copy.deepcopy(network)
-            return cls(Content.of(copied), *capture(copied, input_shape))
+            _check_copy(copied, network)
+            return cls(Content.of(copied).kept(), *capture(copied, input_shape))
 
     def after(self, before: "Sealed | None") -> "Sealed":
         """This one, or that before if its program is the same: its proofs are proofs of this."""
@@ -63,3 +65,15 @@ class Sealed:
             with torch.inference_mode(False), strict_arithmetic():
                 self.proofs[wish] = prove(self.program, wish, witnesses)
         return self.proofs[wish]
+
+
+def _check_copy(copied: nn.Module, network: nn.Module) -> None:
+    """Refuse a copy that shares modules or memory with its original: later changes would reach it."""
+
+    def parts(module: nn.Module) -> set[int]:
+        tensors = (*module.parameters(), *module.buffers())
+        memory = (each.untyped_storage().data_ptr() for each in tensors if each.numel() and not each.is_meta)
+        return {*map(id, module.modules()), *memory}
+
+    if parts(copied) & parts(network):
+        raise UnsupportedLayerError("Expected a network that can be copied, but got one whose copy shares its memory.")

@@ -1,5 +1,6 @@
 """What a module is, so that a change can be noticed: how its layers are put together, and every number in them."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +23,17 @@ class Content:
         structure = []
         for name, layer in network.named_modules(remove_duplicate=False):
             attributes = {key: value for key, value in vars(layer).items() if key not in _TORCH_OWN}
-            structure.append((name, type(layer), registration(type(layer)), attributes))
+            structure.append((name, type(layer), registration(layer), attributes))
         tensors = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
         return Content(structure, {name: tensor.detach() for name, tensor in tensors})
+
+    def kept(self) -> "Content":
+        """A copy that shares no memory with the network, nor anything that its attributes hold."""
+        return Content(copy.deepcopy(self.structure), {name: each.clone() for name, each in self.tensors.items()})
+
+    def has_rules_of(self, other: "Content") -> bool:
+        """Whether both have the same layers, by type and by the rules that were registered."""
+        return [each[:3] for each in self.structure] == [each[:3] for each in other.structure]
 
     def equals(self, other: "Content") -> bool:
         """Whether both are the same, number by number, on the same device and in the same precision."""

@@ -20,7 +20,7 @@ from safeset.program.linear import Linear
 from safeset.program.operation import Operation, Shape
 from safeset.program.own import OwnLayer
 from safeset.program.program import INPUT, Node, Place, Program
-from safeset.program.rules import Forward, check_untouched, rule_of
+from safeset.program.rules import check_untouched, rule_of
 from safeset.program.total import Sum
 
 
@@ -125,7 +125,8 @@ class _Building:
             if tensor.is_complex():
                 raise expected(f"real weights in layer {name!r}", f"complex numbers in {part!r}")
         try:
-            plain = rule.freeze(copy.deepcopy(layer).double().eval(), shape).requires_grad_(False)
+            made = rule.freeze(copy.deepcopy(layer).double().eval(), shape)
+            plain = copy.deepcopy(made).requires_grad_(False)  # a rule may return what somebody else holds
             rule_of(plain, name)
         except (UnsupportedLayerError, RuntimeError) as error:
             raise UnsupportedLayerError(f"In layer {name!r} ({type(layer).__name__}): {error}") from None
@@ -152,8 +153,8 @@ def _probe(layer: nn.Module, operation: Operation, name: str, shape: Shape) -> t
     tensors = [*layer.parameters(), *layer.buffers()]
     zeros = torch.zeros(2, *shape, dtype=torch.float64, device=tensors[0].device if tensors else "cpu")
     what = f"layer {name!r} ({layer})"
-    forward = operation.computation if isinstance(operation, OwnLayer) else None
-    directly = forward.directly if isinstance(forward, Forward) else operation.run
+    own = operation.computation if isinstance(operation, OwnLayer) else None
+    directly = operation.run if own is None else own
     try:
         out = directly(zeros)
     except (RuntimeError, ArgumentError) as error:
@@ -166,9 +167,9 @@ def _probe(layer: nn.Module, operation: Operation, name: str, shape: Shape) -> t
         raise expected("weights on a device", "a network on meta")
     if not bool(out.isfinite().all()):
         raise expected(f"{what} to be finite", "NaN or infinite outputs at 0", "Does a window lie in the padding?")
-    if isinstance(forward, Forward):
+    if own is not None:
         before = torch.linspace(-1.0, 1.0, zeros.numel(), dtype=torch.float64, device=zeros.device).view_as(zeros)
-        directly(given := before.clone())
+        own(given := before.clone())
         if not torch.equal(given, before):  # the network would compute something else than its parts put together
             raise UnsupportedLayerError(f"Expected {what} to leave its input alone, but got one that works in place.")
     same_memory = out.untyped_storage().data_ptr() == zeros.untyped_storage().data_ptr()

@@ -49,7 +49,8 @@ class KnownRule(LayerRule):
 def weight_and_bias(layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor | None]:
     """Weight and bias in float64, as they are now."""
     bias = layer.bias
-    return layer.weight.detach().double(), None if bias is None else bias.detach().double()
+    weight = layer.weight.detach().double().clone()
+    return weight, None if bias is None else bias.detach().double().clone()
 
 
 def given_vector(vector: Tensor | None, weight: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.witness import Witness
 from safeset.numerics.directed import Up
-from safeset.program.content import Content, same_values
+from safeset.program.content import Content
 from safeset.program.operation import Operation, Proved, Shape
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ class OwnLayer(Operation):
     def __deepcopy__(self, memo: Any) -> "OwnLayer":
         """A copy with a layer of its own."""
         layer = copy.deepcopy(self.layer, memo)
-        return OwnLayer(layer, self.rule, self.shape, Content(self.content.structure, Content.of(layer).tensors))
+        return OwnLayer(layer, self.rule, self.shape, self.content.kept())
 
     @property
     def is_current(self) -> bool:
         """Whether the layers' rules are still those that were found."""
-        return same_values(self.content.structure, Content.of(self.layer).structure)
+        return self.content.has_rules_of(Content.of(self.layer))
 
     @cached_property
     def computation(self) -> "Computation":
@@ -51,8 +51,8 @@ class OwnLayer(Operation):
         return self.rule.operation(self.layer, self.shape)
 
     def run(self, *inputs: Tensor) -> Tensor:
-        """By its rule."""
-        return self.computation(*inputs)
+        """By its rule, which gets a copy: if it works in place, a shortcut still has its x."""
+        return self.computation(*(each.clone() for each in inputs))
 
     def prove(self, shape: Shape, convolutions: str, witness: Witness | None) -> Proved:
         """By its rule."""

@@ -127,7 +127,7 @@ class Program:
         )
 
     def digest(self) -> str:
-        """A text that no other program has: its graph, kinds, settings and numbers."""
+        """A text that no other program has: graph, kinds, settings, numbers; own layers count as they are printed."""
         found = hashlib.sha256(json.dumps(self.input_shape).encode())
         for node in self.nodes:
             place, operation = node.place, node.operation

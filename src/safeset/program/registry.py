@@ -4,6 +4,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 if TYPE_CHECKING:
     from safeset.program.rules import LayerRule
@@ -12,6 +13,19 @@ RULES: dict[type[nn.Module], tuple["LayerRule", dict[str, Any], int]] = {}  # wi
 registrations = itertools.count(1)
 
 
-def registration(kind: type[nn.Module]) -> int:
-    """A number for the rule that a type has now, another one whenever it is registered again; 0 if it has none."""
+def registration(layer: nn.Module) -> int:
+    """A number for the rule that a layer has now, another one whenever it is registered again; 0 if it has none."""
+    kind = plain_type(layer)
     return RULES[kind][2] if kind in RULES else 0
+
+
+def plain_type(layer: nn.Module) -> type[nn.Module]:
+    """The layer's type, or what it was before `torch.nn.utils.parametrize` made a type of its own for it."""
+    kind = type(layer)
+    if kind in RULES or not is_parametrized(layer):
+        return kind
+    base = kind.__bases__[0]
+    behaviour = {name for name, value in vars(kind).items() if callable(value) or hasattr(value, "__get__")}
+    injected = {"__getstate__", "__deepcopy__", *layer.parametrizations}  # type: ignore[misc]
+    plain = kind.__name__ == f"Parametrized{base.__name__}" and len(kind.__bases__) == 1 and behaviour <= injected
+    return base if plain else kind

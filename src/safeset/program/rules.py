@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.layers import Residual
@@ -21,7 +20,7 @@ from safeset.numerics.directed import Up
 from safeset.program.content import Content
 from safeset.program.operation import Operation, Proved, Shape
 from safeset.program.own import OwnLayer
-from safeset.program.registry import RULES, registrations
+from safeset.program.registry import RULES, plain_type, registrations
 
 Computation = Callable[[Tensor], Tensor]  # of a batch
 Bound = tuple[Up, str]  # a proved Lipschitz constant, and how it was proved
@@ -30,16 +29,12 @@ Estimate = tuple[Tensor | float, Tensor | None]  # a Lipschitz constant for loss
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """What a layer's own ``forward`` computes. It gets a copy: if it works in place, a shortcut still has its x."""
+    """What a layer's own ``forward`` computes, as its class has it."""
 
     layer: nn.Module
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Of a batch, which stays as it is."""
-        return self.directly(x.clone())
-
-    def directly(self, x: Tensor) -> Tensor:
-        """Of a batch, which it may change."""
+        """Of a batch."""
         return type(self.layer).forward(self.layer, x)  # type: ignore[no-any-return]
 
 
@@ -67,7 +62,7 @@ class LayerRule(ABC):
 
     def value(self, layer: Any, shape: Shape) -> Operation:
         """What the frozen layer becomes in a program: by default something that asks this rule."""
-        return OwnLayer(layer, self, shape, Content.of(layer))
+        return OwnLayer(layer, self, shape, Content.of(layer).kept())
 
     def vector_shape(self, layer: Any, shape: Shape) -> Shape | None:
         """Shape of the vector that `estimate` keeps between batches; None if it needs none."""
@@ -116,7 +111,7 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
     Raises:
         UnsupportedLayerError: if it has none, or if hooks or another ``forward`` change what it computes.
     """
-    kind = _plain_type(layer)
+    kind = plain_type(layer)
     if kind not in RULES:
         raise UnsupportedLayerError(
             f"Expected layers whose Lipschitz constant safeset can prove, but got {_called(layer, name)}. "
@@ -136,7 +131,7 @@ def rule_of(layer: nn.Module, name: str = "") -> LayerRule:
 
 def training_rule(layer: nn.Module, name: str = "") -> LayerRule:
     """The rule of a layer's exact type, for estimates: quickly, without looking for hooks and patches."""
-    found = RULES.get(_plain_type(layer))
+    found = RULES.get(plain_type(layer))
     return rule_of(layer, name) if found is None else found[0]
 
 
@@ -175,18 +170,6 @@ def methods(kind: type[nn.Module]) -> dict[str, Any]:
 
 _CALL = nn.Module._call_impl
 _CONTAINERS: dict[type[nn.Module], dict[str, Any]] = {kind: methods(kind) for kind in (nn.Sequential, Residual)}
-
-
-def _plain_type(layer: nn.Module) -> type[nn.Module]:
-    """The layer's type, or what it was before `torch.nn.utils.parametrize` made a type of its own for it."""
-    kind = type(layer)
-    if kind in RULES or not is_parametrized(layer):
-        return kind
-    base = kind.__bases__[0]
-    behaviour = {name for name, value in vars(kind).items() if callable(value) or hasattr(value, "__get__")}
-    injected = {"__getstate__", "__deepcopy__", *layer.parametrizations}  # type: ignore[misc]
-    plain = kind.__name__ == f"Parametrized{base.__name__}" and len(kind.__bases__) == 1 and behaviour <= injected
-    return base if plain else kind
 
 
 def _remedy(layer: nn.Module) -> str:
