@@ -23,10 +23,10 @@ from safeset.program.exact import evaluate
 def test_computed_logits_are_as_close_to_the_exact_ones_as_is_said(bias, scale, place):
     """|(f̂_j − f̂_i) − (f_j − f_i)| ≤ e_ji(‖x‖), with the exact value from fractions."""
     torch.manual_seed(0)
-    net = CertifiedNet(image_network(), input_shape=(2, 4, 4), guarantee="rt2", epsilon=0.01)
-    frozen = net.frozen()
-    frozen.network[1].weight.data.mul_(scale)
-    frozen.network[place].bias.data[2:] = bias
+    plain = CertifiedNet(image_network(), input_shape=(2, 4, 4), guarantee="rt2", epsilon=0.01).frozen().network
+    plain[1].weight.data.mul_(scale)
+    plain[place].bias.data[2:] = bias
+    frozen = CertifiedNet(plain, input_shape=(2, 4, 4), guarantee="rt2", epsilon=0.01).frozen()
     frozen.certify(inputs())
     x = inputs(3).double() * 3
     with torch.no_grad():

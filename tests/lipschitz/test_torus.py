@@ -16,6 +16,7 @@ from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import _by_torus
 from safeset.lipschitz.krylov import top_eigenvectors
 from safeset.lipschitz.torus import Torus
+from safeset.numerics.directed import Up
 
 SIDES = st.booleans()  # from the outputs, or from the inputs
 
@@ -51,6 +52,24 @@ def test_whatever_it_is_proved_with_no_bound_is_below_the_norm(seed, axes, chann
         vectors = vectors + noise * torch.randn(vectors.shape, generator=torch.Generator().manual_seed(seed % 2**31))
     for bound in (waves.bound(vectors, gap), waves.bound(None, 0)):
         assert bound == math.inf or at_least_norm(matrix, bound.root().shifted(exponent))
+
+
+@given(st.integers(0, 2**32), st.tuples(GEOMETRY, GEOMETRY), st.integers(1, 3), SIDES, st.integers(1, 3))
+def test_waves_without_any_vectors_are_bounded_by_their_definition(seed, axes, channels, outputs, count):
+    """rest + ‖T w‖² over unit vectors w orthogonal to V, for vectors V that have nothing to do with the operator."""
+    convolution, _ = convolutions(seed, *axes, channels, 2, "random")
+    torus = Torus(convolution.unit_scaled()[0], outputs)
+    waves = torus.waves(0.0)
+    size = math.prod(torus.shape)
+    if waves is None or not len(waves.vectors) or size <= count:
+        return
+    drawn = torch.randn(size, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed % 2**31))
+    basis = torch.linalg.qr(drawn).Q
+    rows = torch.cat([part for _, part in waves.rows()], dim=1).flatten(1)  # T
+    others = rows - (rows @ basis) @ basis.mT
+    truth = float(waves.rest) + float(torch.linalg.matrix_norm(others, 2)) ** 2
+    found = waves.bound_without(waves.overlaps(basis), Up(count).root() * (1 + 1e-12), Up(1e-12))
+    assert truth * (1 - 1e-11) <= found <= truth * (1 + 1e-3) + 1e-9
 
 
 @pytest.mark.parametrize("outputs", [True, False])
