@@ -37,7 +37,7 @@ class Typed:
 
 
 PLAIN = Typed()
-# Commands, as they stand in pages; those of torchrun without it, which tests/test_workers.py starts.
+# Commands, as they stand in pages; those of torchrun without it, which tests/system/test_workers.py starts.
 DOCUMENTED = {
     "train --data photos/ --guarantee rt3 --epsilon 0.25 --out runs/photos": Typed(QUICK, new="runs/photos"),
     "train --resume --out runs/photos": PLAIN,
