@@ -136,7 +136,7 @@ MUTANTS = {
         ),
         (
             "program/torch_layers.py",
-            "ChannelAffine(layer.scale.detach().double().clone(), layer.shift.detach().double().clone())",
+            "ChannelAffine(layer.scale.detach().double(), layer.shift.detach().double())",
             "ChannelAffine(layer.scale.detach(), layer.shift.detach())",
         ),
     ],

@@ -77,16 +77,14 @@ class FrozenNet(Certifying):
         return super().train(False)
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
-        """Copies of the weights, by their names in ``network``."""
-        if not recurse:  # it has none of its own
-            return iter(())
-        return self.network.named_parameters(f"{prefix}.network" if prefix else "network", True, remove_duplicate)
+        """Copies of the weights, by their names in ``network``; it has none of its own."""
+        inside = f"{prefix}.network" if prefix else "network"
+        return self.network.named_parameters(inside, True, remove_duplicate) if recurse else iter(())
 
     def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
-        """Copies of the buffers, by their names in ``network``."""
-        if not recurse:
-            return iter(())
-        return self.network.named_buffers(f"{prefix}.network" if prefix else "network", True, remove_duplicate)
+        """Copies of the buffers, likewise."""
+        inside = f"{prefix}.network" if prefix else "network"
+        return self.network.named_buffers(inside, True, remove_duplicate) if recurse else iter(())
 
     def _apply(self, fn: Any, recurse: bool = True) -> "FrozenNet":
         """Stays in float64; to be elsewhere, it must be frozen there."""

@@ -41,7 +41,7 @@ class Sealed:
         with torch.inference_mode(False), strict_arithmetic():
             copied = copy.deepcopy(network)
             _check_copy(copied, network)
-            return cls(Content.of(copied).kept(), *capture(copied, input_shape))
+            return cls(Content.of(copied), *capture(copied, input_shape))
 
     def after(self, before: "Sealed | None") -> "Sealed":
         """This one, or that before if its program is the same: its proofs are proofs of this."""

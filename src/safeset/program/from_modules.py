@@ -104,11 +104,8 @@ class _Building:
             shared[0] = False
             if out != shape:
                 raise expected(f"the body of the residual layer {name!r} to keep the shape {shape}", out)
-            return (
-                Residual(body),
-                self.append(Place(name, "Residual", (source, end), shape, is_layer=False), Sum()),
-                shape,
-            )
+            total = self.append(Place(name, "Residual", (source, end), shape, is_layer=False), Sum())
+            return Residual(body), total, shape
         plain = self._frozen(layer, name, shape, shared)
         operation = rule_of(plain, name).value(plain, shape)
         out, same_memory = _probe(plain, operation, name, shape)

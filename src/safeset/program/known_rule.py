@@ -47,10 +47,9 @@ class KnownRule(LayerRule):
 
 
 def weight_and_bias(layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias in float64, as they are now."""
+    """Weight and bias in float64; of a frozen layer, which nobody else has, they are not copied once more."""
     bias = layer.bias
-    weight = layer.weight.detach().double().clone()
-    return weight, None if bias is None else bias.detach().double().clone()
+    return layer.weight.detach().double(), None if bias is None else bias.detach().double()
 
 
 def given_vector(vector: Tensor | None, weight: Tensor) -> Tensor:

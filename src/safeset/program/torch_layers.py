@@ -72,7 +72,7 @@ class ChannelAffineRule(KnownRule):
 
     def value(self, layer: layers.ChannelAffine, shape: Shape) -> ChannelAffine:
         """Its numbers."""
-        return ChannelAffine(layer.scale.detach().double().clone(), layer.shift.detach().double().clone())
+        return ChannelAffine(layer.scale.detach().double(), layer.shift.detach().double())
 
     def estimate(self, layer: Any, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """The largest |scale|."""
