@@ -40,12 +40,6 @@ def made(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def run(made, tmp_path):
-    shutil.copytree(made, tmp_path / "run")
-    return Run(tmp_path / "run")
-
-
 def test_a_sound_run_passes(run):
     result = audit_run(run, **QUICK)
     assert result["verdict"] == "passed", result["reasons"]

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -20,7 +19,6 @@ from safeset.nets import sealed
 from safeset.nets.points import Measured
 from safeset.proofs.prove import Proof
 from safeset.runs.load import load
-from safeset.runs.run import Run
 from safeset.system.files import read_tensors, write_tensors
 
 QUICK = {"points": 8, "minutes": 0.2, "device": "cpu"}
@@ -31,12 +29,6 @@ def made(tmp_path_factory):
     path = tmp_path_factory.mktemp("mutants") / "run"
     train({"data": {"source": "digits"}, "epochs": 4, "guarantee": "rt3", "epsilon": 0.1}, out=path, device="cpu")
     return path
-
-
-@pytest.fixture
-def run(made, tmp_path):
-    shutil.copytree(made, tmp_path / "run")
-    return Run(tmp_path / "run")
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from safeset.cli.options import Background, Drop, Label, OneHot, Size, SkipBad, Units, names
+from safeset.cli.options import Background, Drop, Label, OneHot, Size, SkipBad, Units, data_settings
 from safeset.errors import counted, expected
 from safeset.terminal import console
 
@@ -47,16 +47,9 @@ def data_show(
     from safeset.recipes.toml import from_table
     from safeset.system.files import write_whole
 
-    options = {
-        "size": size,
-        "background": background,
-        "label": label,
-        "drop": names(drop),
-        "one_hot": names(one_hot),
-        "units": units,
-        "skip_bad": skip_bad or None,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    given = data_settings(
+        size=size, background=background, label=label, drop=drop, one_hot=one_hot, units=units, skip_bad=skip_bad
+    )
     checked = from_table(Data, {"source": source, **given}, "data")
     found = load_data(source, progress=console.progress, **checked.options)
     report(found, oddities=source not in SOURCES)

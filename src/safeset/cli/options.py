@@ -50,6 +50,12 @@ Changes = Annotated[
 ]
 
 
+def data_settings(*, drop: str | None, one_hot: str | None, skip_bad: bool, **others: Any) -> dict[str, Any]:
+    """What the flags about data set in a recipe's table of data: the keys that were given."""
+    given = {**others, "drop": names(drop), "one_hot": names(one_hot), "skip_bad": skip_bad or None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def names(text: str | None) -> list[str] | None:
     """Split a list at its commas; a name that holds a comma stands in quotes.
 

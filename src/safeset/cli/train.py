@@ -20,7 +20,7 @@ from safeset.cli.options import (
     SkipBad,
     Units,
     changes,
-    names,
+    data_settings,
     own_network,
     radius,
 )
@@ -79,18 +79,15 @@ def train(
         "loss.name": loss,
         "seed": seed,
         "seeds": seeds,
-        "data.size": size,
-        "data.background": background,
-        "data.label": label,
-        "data.drop": names(drop),
-        "data.one_hot": names(one_hot),
-        "data.units": units,
-        "data.skip_bad": skip_bad or None,
         "validation": validation or None,
         "hold_out": hold_out,
         "patience": patience,
     }
-    given = {key: value for key, value in flags.items() if value is not None} | changes(change or [])
+    of_data = data_settings(
+        size=size, background=background, label=label, drop=drop, one_hot=one_hot, units=units, skip_bad=skip_bad
+    )
+    given = {key: value for key, value in flags.items() if value is not None}
+    given |= {f"data.{key}": value for key, value in of_data.items()} | changes(change or [])
     try:
         if network is not None and "model" in given:
             raise expected("one of --model and --network", "both")
