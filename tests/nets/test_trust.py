@@ -293,6 +293,7 @@ class Late(nn.Module):
 
 def test_layers_of_one_s_own_that_work_in_place_are_refused_or_leave_their_input_alone(monkeypatch):
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
+    monkeypatch.setattr(registry, "RULES", rules.RULES)
     for kind in (Three, Late):
         register_layer(kind, ExactRule(lambda layer, shape: Up(3.0)))
     with pytest.raises(UnsupportedLayerError, match="to leave its input alone"):
@@ -316,6 +317,7 @@ class Same(nn.Module):
 
 def test_what_works_in_place_behind_a_layer_of_one_s_own_is_refused_too(monkeypatch):
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
+    monkeypatch.setattr(registry, "RULES", rules.RULES)
     register_layer(Same, ExactRule())
     body = nn.Sequential(Same(), nn.ReLU(inplace=True))
     with pytest.raises(UnsupportedLayerError, match="which would change the shortcut too"):

@@ -1,39 +1,78 @@
 """Lipschitz constants of a whole network for losses: power methods, with gradient. They prove nothing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from safeset.certificates.constants import HeadConstants
-from safeset.errors import expected, nearest
-from safeset.program.from_modules import layer_names
-from safeset.program.program import INPUT, Place
+from safeset.errors import UnsupportedLayerError, expected, nearest
+from safeset.program.from_modules import is_plain, layer_names
+from safeset.program.joining import Join
+from safeset.program.linear import ChannelAffine, Linear
+from safeset.program.program import INPUT, Place, Program
+from safeset.program.registry import has_rule
 from safeset.program.rules import rule_of, training_rule
+from safeset.program.sliding import Sliding
 from safeset.system.streams import side_by_side
 
 Vectors = Mapping[str, Tensor]
 
 
-def start_vectors(network: nn.Module, places: Sequence[Place], seed: int) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Part:
+    """What an estimate must know of a node.
+
+    Attributes:
+        place: where it stands.
+        layer: the name of the module that it is, if that has a rule; it trains.
+        factor: the Lipschitz constant of what is no module and has no weights.
+    """
+
+    place: Place
+    layer: str | None
+    factor: float | None
+
+
+def parts_of(network: nn.Module, program: Program) -> tuple[Part, ...]:
+    """The nodes of a network's program as an estimate sees them."""
+    modules, parts = dict(network.named_modules(remove_duplicate=False)), []
+    for node in program.nodes:
+        name = node.name.partition("@")[0]  # a layer that is called twice is two nodes
+        module = modules.get(name)
+        if module is not None and node.place.is_layer and has_rule(module):
+            parts.append(Part(node.place, name, None))
+        else:
+            fixed = not isinstance(node.operation, Linear | ChannelAffine | Sliding) or not node.operation.constants()
+            factor = float(node.operation.prove(node.shape, "auto", None)[0]) if fixed else None
+            parts.append(Part(node.place, None, factor))
+    return tuple(parts)
+
+
+def start_vectors(network: nn.Module, parts: Sequence[Part], seed: int) -> dict[str, Tensor]:
     """Random unit vectors, one for each layer before the head that needs one, by name."""
     generator, vectors = torch.Generator().manual_seed(seed), {}
     example = next(network.parameters())
-    for place in places[:-1]:
-        layer = network.get_submodule(place.name)
-        shape = rule_of(layer, place.name).vector_shape(layer, place.shape) if place.is_layer else None
+    for part in parts[:-1]:
+        if part.layer is None:
+            continue
+        layer = network.get_submodule(part.layer)
+        shape = rule_of(layer, part.layer).vector_shape(layer, part.place.shape)
         if shape is not None:
             vector = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-            vectors[place.name] = (vector / vector.norm()).to(example)
+            vectors[part.place.name] = (vector / vector.norm()).to(example)
     return vectors
 
 
 def estimate(
-    network: nn.Module, places: Sequence[Place], weights: Mapping[str, Tensor], vectors: Vectors, iterations: int
+    network: nn.Module, parts: Sequence[Part], weights: Mapping[str, Tensor], vectors: Vectors, iterations: int
 ) -> tuple[HeadConstants, dict[str, Tensor]]:
     """The head's constants and the next vectors, with some weights of the network replaced by others."""
-    if list(layer_names(network)) != [place.name for place in places if place.is_layer]:
+    if is_plain(network) and list(layer_names(network)) != [
+        part.place.name for part in parts if part.layer is not None
+    ]:
         raise expected("the layers that the net was made of", "others", "Make a new CertifiedNet of the new network.")
     if not isinstance(iterations, int) or iterations < 0:
         raise expected("`steps` to be an integer ≥ 0", repr(iterations))
@@ -45,7 +84,7 @@ def estimate(
     for name in weights.keys() - own.keys():
         raise expected("weights by their names in the network", repr(name), nearest(name, own))
     given = {**copies, **{name: tensor for name, tensor in weights.items() if tensor is not own[name]}}
-    called = _Estimate(network, places)
+    called = _Estimate(network, parts)
     if not given:
         return called(vectors, iterations)  # type: ignore[no-any-return]
     replaced = {f"network.{name}": tensor for name, tensor in given.items()}
@@ -55,33 +94,49 @@ def estimate(
 class _Estimate(nn.Module):
     """An estimate as a forward, so that torch can put other weights in."""
 
-    def __init__(self, network: nn.Module, places: Sequence[Place]) -> None:
+    def __init__(self, network: nn.Module, parts: Sequence[Part]) -> None:
         super().__init__()
-        self.network, self.places = network, places
+        self.network, self.parts = network, parts
 
     def forward(self, vectors: Vectors, iterations: int) -> tuple[HeadConstants, dict[str, Tensor]]:
-        *body, head = self.places
-        rows: Tensor = self.network.get_submodule(head.name).weight  # type: ignore[assignment]
+        *body, head = self.parts
+        rows = self.rows(head)
         following: dict[str, Tensor] = {}
         with torch.autocast(rows.device.type, enabled=False):
-            factors = side_by_side(
-                *(partial(self.factor, place, vectors, iterations, following) for place in body if place.is_layer)
-            )
-            scale = self.reach(body, iter(factors), head.inputs[0])
+            factors = side_by_side(*(partial(self.factor, part, vectors, iterations, following) for part in body))
+            scale = self.reach(body, factors, head.place.inputs[0])
         return HeadConstants(rows, scale), following
 
-    def reach(self, body: Sequence[Place], factors: Iterator[Tensor | float], end: int) -> Tensor | float:
+    def rows(self, head: Part) -> Tensor:
+        """The head's weights; those of the identity, where logits are no layer's."""
+        if head.layer is not None:
+            return self.network.get_submodule(head.layer).weight  # type: ignore[return-value]
+        example = next(self.network.parameters())
+        return torch.eye(head.place.shape[0], device=example.device, dtype=example.dtype)
+
+    def reach(self, body: Sequence[Part], factors: Sequence[Tensor | float], end: int) -> Tensor | float:
         """The estimate of all up to a node: factors multiply along the graph, and add up where it joins."""
         reaches: dict[int, Tensor | float] = {INPUT: 1.0}
-        for number, place in enumerate(body):
-            before = [reaches[read] for read in place.inputs]
-            reaches[number] = before[0] * next(factors) if place.is_layer else before[0] + before[1]
+        for number, (part, factor) in enumerate(zip(body, factors, strict=True)):
+            before = [reaches[read] for read in part.place.inputs]
+            if part.place.type == Join.kind:
+                reaches[number] = sum(each * each for each in before) ** 0.5
+            else:
+                reaches[number] = factor * sum(before[1:], start=before[0])
         return reaches[end]
 
-    def factor(self, place: Place, vectors: Vectors, iterations: int, following: dict[str, Tensor]) -> Tensor | float:
+    def factor(self, part: Part, vectors: Vectors, iterations: int, following: dict[str, Tensor]) -> Tensor | float:
         """The estimate of a layer; its next vector goes into ``following``."""
-        layer = self.network.get_submodule(place.name)
-        rule, vector = training_rule(layer, place.name), vectors.get(place.name)
+        place = part.place
+        if part.layer is None:
+            if part.factor is None:
+                raise UnsupportedLayerError(
+                    f"Expected weights in layers that have a rule, such as nn.Linear, but got a {place.type} whose "
+                    f"weights the forward takes from elsewhere ({place.name!r}): it can be certified, but not estimated."
+                )
+            return part.factor
+        layer = self.network.get_submodule(part.layer)
+        rule, vector = training_rule(layer, part.layer), vectors.get(place.name)
         if vector is None and rule.vector_shape(layer, place.shape) is not None:
             remedy = "Start with those of net.start_vectors()."
             raise expected(f"a vector for the power method in layer {place.name!r}", "none", remedy)

@@ -15,7 +15,7 @@ from safeset.guarantees.guarantee import Guarantee, as_guarantee
 from safeset.inputs import check_names, check_shape, one_epsilon
 from safeset.lipschitz.witness import Witness
 from safeset.nets.certifying import Certifying
-from safeset.nets.estimate import estimate, start_vectors
+from safeset.nets.estimate import estimate, parts_of, start_vectors
 from safeset.nets.frozen import FrozenNet
 from safeset.nets.sealed import Sealed
 from safeset.numerics.strict import strict_arithmetic
@@ -30,8 +30,9 @@ class CertifiedNet(Certifying):
     """A classifier whose answers are certified sets.
 
     Args:
-        network: any supported layers, the last one a linear head: plain `torch.nn` modules in `nn.Sequential`, and
-            those of `safeset.layers`. Each is known by its exact type; anything else raises `UnsupportedLayerError`.
+        network: any module that maps (batch, *input_shape) to (batch, classes). Layers in plain sequences are known by
+            their exact types; of everything else `torch.export` writes down what its forward computes. What has no
+            Lipschitz constant, such as attention or layer norm, raises `UnsupportedLayerError`.
         input_shape: shape of one input, without the batch.
         guarantee: `Standard`, `TopK`, `RelaxedTopK`, `Affinity`, or a text such as ``"rt3"``.
         epsilon: radius of the L2 ball, in the units of the network's input.
@@ -61,7 +62,7 @@ class CertifiedNet(Certifying):
         self.input_shape = check_shape(input_shape)
         self.epsilon = one_epsilon(epsilon, eps)
         program = capture(network, self.input_shape)[1]
-        self._places, self.classes, self.products = program.places, program.classes, program.products
+        self._parts, self.classes, self.products = parts_of(network, program), program.classes, program.products
         self.class_names = None if class_names is None else check_names(class_names, self.classes)
         guarantee = as_guarantee(guarantee)
         self.guarantee = guarantee if self.class_names is None else guarantee.bind(self.class_names)
@@ -86,7 +87,7 @@ class CertifiedNet(Certifying):
 
     def start_vectors(self, seed: int = 0) -> dict[str, Tensor]:
         """The power method's first vectors: random, one for each layer that needs one, by name."""
-        return start_vectors(self.network, self._places, seed)
+        return start_vectors(self.network, self._parts, seed)
 
     def estimate(
         self, weights: Mapping[str, Tensor] | None, vectors: Mapping[str, Tensor], steps: int
@@ -103,7 +104,7 @@ class CertifiedNet(Certifying):
         """
         prefix = "network."
         inside = {name.removeprefix(prefix): tensor for name, tensor in (weights or {}).items()}
-        return estimate(self.network, self._places, inside, vectors, steps)
+        return estimate(self.network, self._parts, inside, vectors, steps)
 
     def instrument(self, logits: Tensor, constants: HeadConstants, *, method: str = "uniform") -> Tensor:
         """The logits and ⊥, (batch, classes) → (batch, classes + 1): max f minus the margin of the guarantee."""
@@ -134,7 +135,7 @@ class CertifiedNet(Certifying):
         self._check_itself(CertifiedNet)
         with self._lock, strict_arithmetic():
             for _ in range(MOST_TRIES):
-                check_layers(self.network, self._places)
+                check_layers(self.network)
                 # What a parametrisation computes may depend on more than its content: it is evaluated each time.
                 parametrised = any(is_parametrized(layer) for layer in self.network.modules())
                 before, now = self._sealed, Content.of(self.network)
@@ -145,7 +146,7 @@ class CertifiedNet(Certifying):
                 if not sealed.source.equals(Content.of(self.network)):
                     continue
                 self._sealed = sealed.after(before)
-                self._places, self.classes = sealed.program.places, sealed.program.classes
+                self._parts, self.classes = parts_of(self.network, sealed.program), sealed.program.classes
                 return self._sealed
         raise expected(
             "weights that stay the same while they are copied",

@@ -1,25 +1,24 @@
 """Modules as they are certified: plain float64 layers, and the program that they are."""
 
 import copy
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch import nn
 from torch.nn.utils import parametrize
 
 import safeset.program.torch_layers  # noqa: F401  (registers torch's layers)
-from safeset.errors import ArgumentError, UnsupportedLayerError, expected
-from safeset.inputs import all_finite
+from safeset.errors import expected
 from safeset.layers import Residual
 from safeset.numerics.strict import strict_arithmetic
+from safeset.program.freezing import check_weights, freeze_layer, join_names, probe
+from safeset.program.from_export import compare, export, program_of_export
 from safeset.program.linear import Linear
 from safeset.program.operation import Operation, Shape
-from safeset.program.own import OwnLayer
 from safeset.program.program import INPUT, Node, Place, Program
+from safeset.program.registry import has_rule
 from safeset.program.rules import check_untouched, rule_of
 from safeset.program.total import Sum
 
@@ -34,6 +33,8 @@ def capture(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]
         UnsupportedLayerError: for layers without a rule, with hooks, or with a ``forward`` that is not their class's.
         ArgumentError: if shapes do not fit, weights are not finite, or the last layer is no linear head.
     """
+    if not is_plain(network):
+        return _exported(network, input_shape)
     frozen, program = _captured(network, input_shape)
     head = program.nodes[-1] if program.nodes else None
     if head is None or not isinstance(head.operation, Linear) or len(head.shape) != 1:
@@ -42,13 +43,19 @@ def capture(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]
             last = f"{type(network.get_submodule(head.name)).__name__} on inputs of shape {head.shape}"
         remedy = "Give plain logits, without softmax, from flat features (nn.Flatten)."
         raise expected("the network's last layer to be the linear head, nn.Linear on flat features", last, remedy)
-    if program.classes < 2:
-        raise expected("a head with at least 2 classes", f"{program.classes}")
+    _check_classes(program)
     return frozen, program
 
 
+def is_plain(network: nn.Module) -> bool:
+    """Whether a network is layers with rules in plain sequences: then its program can be read off its modules."""
+    if type(network) is nn.Sequential:
+        return all(is_plain(child) for child in network.children())
+    return is_plain(network.body) if type(network) is Residual else has_rule(network)
+
+
 def program_of(network: nn.Module, input_shape: Shape) -> Program:
-    """What a network, or a part of one, computes; with or without a head."""
+    """What a plain network, or a part of one, computes; with or without a head."""
     return _captured(network, input_shape)[1]
 
 
@@ -57,6 +64,26 @@ def _captured(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Progra
         building = _Building()
         frozen, _, _ = building.add(network, "", INPUT, input_shape, [False])
     return frozen.eval(), Program(input_shape, tuple(building.nodes))
+
+
+def _exported(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
+    """A network with a forward of its own: what torch.export sees of it, compared with it at random points."""
+    for name, layer in network.named_modules():
+        check_untouched(layer, name)
+        check_weights(layer, name)
+    with torch.inference_mode(False), _without_cache():
+        frozen = copy.deepcopy(network).double().eval().requires_grad_(False)
+        exported = export(frozen, input_shape)
+        with strict_arithmetic():
+            program = program_of_export(exported, frozen, input_shape)
+            _check_classes(program)
+            compare(frozen, program)
+    return frozen, program
+
+
+def _check_classes(program: Program) -> None:
+    if program.classes < 2:
+        raise expected("a head with at least 2 classes", f"{program.classes}")
 
 
 @contextmanager
@@ -95,82 +122,22 @@ class _Building:
             frozen = nn.Sequential()
             for child_name, child in layer._modules.items():  # named_children would skip a layer that comes twice
                 if child is not None:
-                    part, source, shape = self.add(child, _join(name, child_name), source, shape, shared)
+                    part, source, shape = self.add(child, join_names(name, child_name), source, shape, shared)
                     frozen.add_module(child_name, part)
             return frozen, source, shape
         if type(layer) is Residual:
             check_untouched(layer, name)
-            body, end, out = self.add(layer.body, _join(name, "body"), source, shape, [True])
+            body, end, out = self.add(layer.body, join_names(name, "body"), source, shape, [True])
             shared[0] = False
             if out != shape:
                 raise expected(f"the body of the residual layer {name!r} to keep the shape {shape}", out)
             total = self.append(Place(name, "Residual", (source, end), shape, is_layer=False), Sum())
             return Residual(body), total, shape
-        plain = self._frozen(layer, name, shape, shared)
+        plain = freeze_layer(layer, name, shape, shared=shared[0])
         operation = rule_of(plain, name).value(plain, shape)
-        out, same_memory = _probe(plain, operation, name, shape)
+        out, same_memory = probe(plain, operation, name, shape)
         shared[0] = shared[0] and same_memory
         return plain, self.append(Place(name, type(plain).__name__, (source,), shape, is_layer=True), operation), out
-
-    def _frozen(self, layer: nn.Module, name: str, shape: Shape, shared: list[bool]) -> nn.Module:
-        """A layer as its rule freezes it."""
-        if any(isinstance(parameter, UninitializedParameter) for parameter in layer.parameters()):
-            got = f"a {type(layer).__name__} without"
-            raise expected(f"layer {name!r} to have weights", got, "Run the network once.")
-        rule = rule_of(layer, name)
-        for part, tensor in (*layer.named_parameters(), *layer.named_buffers()):
-            if tensor.is_complex():
-                raise expected(f"real weights in layer {name!r}", f"complex numbers in {part!r}")
-        try:
-            made = rule.freeze(copy.deepcopy(layer).double().eval(), shape)
-            plain = copy.deepcopy(made).requires_grad_(False)  # a rule may return what somebody else holds
-            rule_of(plain, name)
-        except (UnsupportedLayerError, RuntimeError) as error:
-            raise UnsupportedLayerError(f"In layer {name!r} ({type(layer).__name__}): {error}") from None
-        if getattr(plain, "inplace", False):
-            if shared[0]:
-                raise UnsupportedLayerError(
-                    f"Expected inplace=False at the start of a residual layer, but got layer {name!r} with "
-                    "inplace=True, which would change the shortcut too."
-                )
-            plain.inplace = False  # type: ignore[assignment]
-        return plain
-
-
-def _join(name: str, child: str) -> str:
-    return f"{name}.{child}" if name else child
-
-
-def _probe(layer: nn.Module, operation: Operation, name: str, shape: Shape) -> tuple[Shape, bool]:
-    """The shape of one point that leaves a frozen layer, and whether it is still in the same memory."""
-    for part, tensor in layer.state_dict().items():
-        if not tensor.is_meta and not all_finite(tensor):
-            remedy = "Has the training diverged?"
-            raise expected("finite weights", f"NaN or infinite ones in {_join(name, part)!r}", remedy)
-    tensors = [*layer.parameters(), *layer.buffers()]
-    zeros = torch.zeros(2, *shape, dtype=torch.float64, device=tensors[0].device if tensors else "cpu")
-    what = f"layer {name!r} ({layer})"
-    own = operation.computation if isinstance(operation, OwnLayer) else None
-    directly = operation.run if own is None else own
-    try:
-        out = directly(zeros)
-    except (RuntimeError, ArgumentError) as error:
-        raise ArgumentError(
-            f"Expected {what} to take inputs of shape {shape}: check input_shape. {str(error).splitlines()[0]}"
-        ) from None
-    if not isinstance(out, Tensor) or out.shape[0] != 2 or math.prod(out.shape) == 0:
-        raise expected(f"{what} to map a batch of points to a batch of points", f"{shape} → {out.shape}")
-    if out.is_meta:
-        raise expected("weights on a device", "a network on meta")
-    if not bool(out.isfinite().all()):
-        raise expected(f"{what} to be finite", "NaN or infinite outputs at 0", "Does a window lie in the padding?")
-    if own is not None:
-        before = torch.linspace(-1.0, 1.0, zeros.numel(), dtype=torch.float64, device=zeros.device).view_as(zeros)
-        own(given := before.clone())
-        if not torch.equal(given, before):  # the network would compute something else than its parts put together
-            raise UnsupportedLayerError(f"Expected {what} to leave its input alone, but got one that works in place.")
-    same_memory = out.untyped_storage().data_ptr() == zeros.untyped_storage().data_ptr()
-    return tuple(out.shape[1:]), same_memory
 
 
 def layer_names(network: nn.Module, name: str = "") -> Iterator[str]:
@@ -178,19 +145,17 @@ def layer_names(network: nn.Module, name: str = "") -> Iterator[str]:
     if type(network) is nn.Sequential:
         for child_name, child in network._modules.items():
             if child is not None:
-                yield from layer_names(child, _join(name, child_name))
+                yield from layer_names(child, join_names(name, child_name))
     elif type(network) is Residual:
-        yield from layer_names(network.body, _join(name, "body"))
+        yield from layer_names(network.body, join_names(name, "body"))
     else:
         yield name
 
 
-def check_layers(network: nn.Module, places: Sequence[Place]) -> None:
+def check_layers(network: nn.Module) -> None:
     """Refuse hooks and replaced methods in any layer; layers that have come or gone are for `capture` to see."""
-    names = [place.name for place in places if place.is_layer]
-    known = set(names) if names == list(layer_names(network)) else set()
     for name, layer in network.named_modules():
-        if name in known:
+        if has_rule(layer):
             rule_of(layer, name)
         else:
             check_untouched(layer, name)

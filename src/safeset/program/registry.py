@@ -19,6 +19,11 @@ def registration(layer: nn.Module) -> int:
     return RULES[kind][2] if kind in RULES else 0
 
 
+def has_rule(layer: nn.Module) -> bool:
+    """Whether there is a rule for a layer's exact type."""
+    return plain_type(layer) in RULES
+
+
 def plain_type(layer: nn.Module) -> type[nn.Module]:
     """The layer's type, or what it was before `torch.nn.utils.parametrize` made a type of its own for it."""
     kind = type(layer)

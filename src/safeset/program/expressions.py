@@ -1,0 +1,286 @@
+"""What networks compute of values, whoever wrote them: sums, products with constants, reductions, maxima.
+
+A value is a view of nodes or a constant tensor. What has no Lipschitz constant is refused with a reason, to which a
+reader of modules or files adds the place.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from safeset.errors import UnsupportedLayerError
+from safeset.program.activations import GELU, Erf, Sigmoid, SiLU
+from safeset.program.entries import Clamp, Scale, Shift
+from safeset.program.graph import POINTS, Graph, View
+from safeset.program.l2_pool import RootOfSquares
+from safeset.program.linear import Linear
+from safeset.program.operation import Operation
+from safeset.program.pointwise import MinMax, ReLU
+from safeset.program.sorting import Greatest, GroupSort, Least
+
+Value = View | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Squares:
+    """Squares, or sums of squares along the last axis: they have no Lipschitz constant, but the root of a sum has one.
+
+    Attributes:
+        roots: what is squared.
+        shape: of the sums; None if nothing has been summed yet.
+        factor: of the sums, 1 / n for means.
+    """
+
+    roots: View
+    shape: tuple[int, ...] | None = None
+    factor: float = 1.0
+
+
+def applied(graph: Graph, operation: Operation, x: View, name: str) -> View:
+    """An operation of one value."""
+    return graph.add(operation, x, name=name)
+
+
+# -- sums and products ------------------------------------------------------------------------------------------------
+
+
+def added(graph: Graph, x: Value, y: Value, name: str, *, sign: int = 1) -> Value:
+    """X + y, or x − y."""
+    if isinstance(x, Tensor) and isinstance(y, Tensor):
+        return x + sign * y
+    if isinstance(x, View) and isinstance(y, View):
+        return graph.total(_together(x, y), (1, sign), name=name)
+    if isinstance(x, View):
+        assert isinstance(y, Tensor)
+        return _shifted(graph, x, sign * y.double(), name)
+    assert isinstance(y, View)
+    return _shifted(graph, y if sign > 0 else negated(graph, y, name), x.double(), name)
+
+
+def negated(graph: Graph, x: View, name: str) -> View:
+    """−x."""
+    return multiplied(graph, x, torch.tensor(-1.0, dtype=torch.float64), name)
+
+
+def multiplied(graph: Graph, x: Value, y: Value, name: str) -> View:
+    """The product with a constant; x·sigmoid(x) is SiLU, and x·½(1 + erf(x/√2)) is GELU."""
+    if isinstance(x, View) and isinstance(y, View):
+        return _product(graph, x, y, name)
+    value, constant = (x, y) if isinstance(x, View) else (y, x)
+    assert isinstance(value, View)
+    assert isinstance(constant, Tensor)
+    return _with(graph, value, constant.double(), name, Scale)
+
+
+def divided(graph: Graph, x: Value, y: Value, name: str) -> View:
+    """The quotient by a constant."""
+    if not isinstance(x, View) or not isinstance(y, Tensor):
+        raise UnsupportedLayerError("a quotient by something that depends on the input has no Lipschitz constant")
+    if not bool((y != 0).all()):
+        raise UnsupportedLayerError("a quotient by 0 is not finite")
+    return multiplied(graph, x, 1 / y.double(), name)
+
+
+def _shifted(graph: Graph, x: View, constant: Tensor, name: str) -> View:
+    return _with(graph, x, constant, name, Shift)
+
+
+def _with(graph: Graph, x: View, constant: Tensor, name: str, makes: Callable[[Tensor], Operation]) -> View:
+    """An operation with a constant for each entry; the value is repeated where the constant is larger."""
+    _check_finite(constant)
+    shape = torch.broadcast_shapes(x.shape, constant.shape)
+    x = x.map(lambda places: places.expand(shape))
+    constant = constant.reshape((1,) * (len(shape) - constant.ndim) + tuple(constant.shape))
+    if constant.shape[0] != 1:
+        raise UnsupportedLayerError(
+            "a constant with numbers of its own for each point of a batch treats them differently"
+        )
+    return graph.add(makes(constant[0].contiguous().to(graph.device)), x, name=name)
+
+
+def _together(x: View, y: View) -> tuple[View, View]:
+    """Both in the shape that they have together, as torch broadcasts."""
+    places = torch.broadcast_tensors(x.places, y.places)
+    return View(places[0]), View(places[1])
+
+
+def _product(graph: Graph, x: View, y: View, name: str) -> View:
+    """Products of two values that have a Lipschitz constant all the same."""
+    for value, factor in ((x, y), (y, x)):
+        found = graph.operation_of(factor)
+        if found and isinstance(found[0], Sigmoid) and value.shape == factor.shape and graph.is_same(found[1], value):
+            return graph.add(SiLU(), value, name=name)
+        gelu = _gelu(graph, value, factor, name)
+        if gelu is not None:
+            return gelu
+    raise UnsupportedLayerError(
+        "a product of two values that both depend on the input has no Lipschitz constant; products with constants, "
+        "x·sigmoid(x) and GELU have one"
+    )
+
+
+def _gelu(graph: Graph, value: View, factor: View, name: str) -> View | None:
+    """A·x times b·(1 + erf(c·x)), however the numbers are spread, as GELU of c, scaled by 2ab."""
+    before, outer = _unscaled(graph, value)
+    shifted, inner = _unscaled(graph, factor)
+    found = graph.operation_of(shifted)
+    if found is None or not isinstance(found[0], Shift) or not bool((found[0].shift == 1).all()):
+        return None
+    found = graph.operation_of(found[1])
+    if found is None or not isinstance(found[0], Erf):
+        return None
+    argument, rate = _unscaled(graph, found[1])
+    if rate <= 0 or value.shape != factor.shape or not graph.is_same(argument, before):
+        return None
+    made = graph.add(GELU(rate=rate), before.map(lambda places: places.reshape(value.shape)), name=name)
+    scale = 2 * outer * inner
+    return made if scale == 1 else multiplied(graph, made, torch.tensor(scale, dtype=torch.float64), name)
+
+
+def _unscaled(graph: Graph, value: View) -> tuple[View, float]:
+    """What a value was before products with one number, and the number."""
+    factor = 1.0
+    while (found := graph.operation_of(value)) and isinstance(found[0], Scale) and found[0].scale.numel() == 1:
+        factor, value = factor * float(found[0].scale), found[1]
+    return value, factor
+
+
+# -- matrices ---------------------------------------------------------------------------------------------------------
+
+
+def dense(graph: Graph, x: View, weight: Tensor, bias: Tensor | None, name: str, kind: str = "") -> View:
+    """Wx + b along the last axis; weight (out, in)."""
+    weight, bias = _constant(weight), None if bias is None else _constant(bias)
+    if weight.ndim != 2 or len(x.shape) < 2 or weight.shape[1] != x.shape[-1]:
+        raise UnsupportedLayerError(f"a matrix of shape {tuple(weight.shape)} for values of shape {x.shape}")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        return _shifted(graph, dense(graph, x, weight, None, name, kind), bias, name)
+    return graph.add(Linear(weight.contiguous(), bias), x, name=name, kind=kind)
+
+
+def matrix_product(graph: Graph, x: Value, y: Value, name: str) -> View:
+    """X @ y, one of them constant."""
+    if isinstance(x, View) and isinstance(y, Tensor) and y.ndim == 2:
+        return dense(graph, x, y.mT, None, name)
+    if isinstance(x, View) and isinstance(y, Tensor) and y.ndim == 1:
+        return dense(graph, x, y[None], None, name).map(lambda places: places.squeeze(-1))
+    if isinstance(x, Tensor) and x.ndim == 2 and isinstance(y, View) and len(y.shape) > 2:
+        return dense(graph, y.map(lambda places: places.mT), x, None, name).map(lambda places: places.mT)
+    raise UnsupportedLayerError(
+        "a product of two values that both depend on the input, as in attention, has no Lipschitz constant"
+        if isinstance(x, View) and isinstance(y, View)
+        else "a product with constants that are no matrix, or that mix the points of a batch"
+    )
+
+
+def along(graph: Graph, x: View, matrix: Tensor, axis: int, name: str) -> View:
+    """A matrix along one axis of the points: (out, in)."""
+    return dense(graph, x.map(lambda p: p.movedim(axis, -1)), matrix, None, name).map(lambda p: p.movedim(-1, axis))
+
+
+# -- reductions -------------------------------------------------------------------------------------------------------
+
+
+def squared(graph: Graph, x: View) -> Squares:
+    """x², to be summed."""
+    return Squares(x)
+
+
+def summed(
+    graph: Graph, x: View | Squares, axes: Sequence[int], keep: bool, name: str, *, mean: bool = False
+) -> View | Squares:
+    """Sums, or means, over axes of the points."""
+    if isinstance(x, Squares) and x.shape is not None:
+        raise UnsupportedLayerError("a sum of squares that is summed again")
+    grouped, shape = _grouped(x.roots if isinstance(x, Squares) else x, axes, keep)
+    count = grouped.shape[-1]
+    if isinstance(x, Squares):
+        return Squares(grouped, shape, 1.0 / count if mean else 1.0)
+    row = torch.full((1, count), 1.0 / count if mean else 1.0, dtype=torch.float64, device=graph.device)
+    return dense(graph, grouped, row, None, name).map(lambda places: places.reshape(shape))
+
+
+def rooted(graph: Graph, x: Value | Squares, name: str) -> View:
+    """√ of a sum or a mean of squares."""
+    if not isinstance(x, Squares) or x.shape is None:
+        raise UnsupportedLayerError("a root is infinitely steep at 0, unless it is that of a sum of squares")
+    shape, factor = x.shape, math.sqrt(x.factor)
+    found = graph.add(RootOfSquares(), x.roots, name=name).map(lambda places: places.reshape(shape))
+    return found if factor == 1 else multiplied(graph, found, torch.tensor(factor, dtype=torch.float64), name)
+
+
+def root_of_squares(graph: Graph, x: View, axes: Sequence[int], keep: bool, name: str) -> View:
+    """√Σ x² over axes of the points."""
+    grouped, shape = _grouped(x, axes, keep)
+    return graph.add(RootOfSquares(), grouped, name=name).map(lambda places: places.reshape(shape))
+
+
+def greatest(graph: Graph, x: View, axes: Sequence[int], keep: bool, name: str, *, least: bool = False) -> View:
+    """Maxima, or minima, over axes of the points."""
+    grouped, shape = _grouped(x, axes, keep)
+    return graph.add(Least() if least else Greatest(), grouped, name=name).map(lambda places: places.reshape(shape))
+
+
+def ordered(graph: Graph, x: View, axis: int, descending: bool, name: str) -> View:
+    """Sorted along one axis of the points."""
+    _check_axes([axis % len(x.shape)])
+    moved = x.map(lambda places: places.movedim(axis, -1))
+    found = graph.add(GroupSort(moved.shape[-1], descending), moved, name=name)
+    return found.map(lambda places: places.movedim(-1, axis))
+
+
+def _grouped(x: View, axes: Sequence[int], keep: bool) -> tuple[View, tuple[int, ...]]:
+    """The axes that are reduced, together as the last one; and the shape of what is left."""
+    dimensions = len(x.shape)
+    reduced = sorted({axis % dimensions for axis in axes} or range(dimensions))
+    _check_axes(reduced)
+    kept = [axis for axis in range(dimensions) if axis not in reduced]
+    shape = [1 if axis in reduced else x.shape[axis] for axis in range(dimensions) if keep or axis not in reduced]
+    count = math.prod(x.shape[axis] for axis in reduced)
+    lengths = [x.shape[axis] for axis in kept]
+    return View(x.places.permute(*kept, *reduced).reshape(*lengths, count)), tuple(shape)
+
+
+def _check_axes(axes: Sequence[int]) -> None:
+    if 0 in axes:
+        raise UnsupportedLayerError("something over all points of a batch: each must be computed alone")
+
+
+# -- maxima -----------------------------------------------------------------------------------------------------------
+
+
+def larger(graph: Graph, x: Value, y: Value, name: str, *, smaller: bool = False) -> View:
+    """The larger, or the smaller, of two values, entry by entry; both of the same two are one node."""
+    if isinstance(x, View) and isinstance(y, View):
+        first, second = _together(x, y)
+        if float(first.places.reshape(-1)[0]) > float(second.places.reshape(-1)[0]):
+            first, second = second, first  # so that max(x, y) and min(y, x) are of the same two
+        pair = View(torch.stack([each.places.reshape(POINTS, -1) for each in (first, second)], dim=1))
+        both = graph.add_once(MinMax(), pair, name=name)
+        return View(both.places[:, int(smaller)].reshape(first.shape))
+    value, constant = (x, y) if isinstance(x, View) else (y, x)
+    assert isinstance(value, View)
+    assert isinstance(constant, Tensor)
+    if constant.numel() == 1:
+        end = float(constant)
+        if end == 0 and not smaller:
+            return graph.add(ReLU(), value, name=name)
+        return graph.add(Clamp(None, end) if smaller else Clamp(end, None), value, name=name)
+    sign = torch.tensor(-1.0 if smaller else 1.0, dtype=torch.float64)
+    moved = multiplied(graph, _shifted(graph, value, -constant.double(), name), sign, name)
+    bent = multiplied(graph, graph.add(ReLU(), moved, name=name), sign, name)
+    return _shifted(graph, bent, constant.double(), name)
+
+
+def _constant(numbers: Tensor) -> Tensor:
+    numbers = numbers.detach().double()
+    _check_finite(numbers)
+    return numbers
+
+
+def _check_finite(numbers: Tensor) -> None:
+    if numbers.is_complex() or not bool(numbers.isfinite().all()):
+        raise UnsupportedLayerError("constants that are NaN, infinite or complex")

@@ -1,0 +1,322 @@
+"""Any module as a program: `torch.export` writes down what its forward computes, and each operation becomes nodes."""
+
+import logging
+import operator
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from safeset.errors import ArgumentError, SafesetError, UnsupportedLayerError, expected
+from safeset.numerics.strict import without_modes
+from safeset.program.aten import handle
+from safeset.program.expressions import Squares
+from safeset.program.freezing import freeze_layer, probe
+from safeset.program.graph import POINTS, Graph, View
+from safeset.program.in_place import roots_of_writes, writes
+from safeset.program.linear import Linear
+from safeset.program.operation import Shape
+from safeset.program.program import Program
+from safeset.program.registry import has_rule, plain_type
+from safeset.program.reorder import Reorder
+from safeset.program.rules import rule_of
+
+TOLERANCE = 1e-6  # between the captured and the original logits, relative to the largest: rounding is far smaller
+LARGE = (nn.Linear, nn.Conv2d, nn.Conv1d)
+BATCHES = (1, 5)  # of points at which both are compared
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """What a network's forward computes, as torch.export wrote it down.
+
+    Attributes:
+        graph: operations of ATen.
+        roots: for values that are written into, the value whose place each takes.
+        names: for each tensor that the graph takes, the name of the parameter or buffer that it is.
+        constants: tensors that the forward itself makes, by the graph's names.
+    """
+
+    graph: fx.Graph
+    roots: Mapping[fx.Node, fx.Node]
+    names: Mapping[str, str]
+    constants: Mapping[str, Tensor]
+
+
+def export(network: nn.Module, input_shape: Shape) -> Exported:
+    """What a network in float64 and evaluation mode computes.
+
+    Raises:
+        UnsupportedLayerError: if torch.export cannot see that, with the user's own line.
+    """
+    example = torch.zeros(POINTS, *input_shape, dtype=torch.float64, device=_device(network))
+    batch = torch.export.Dim("batch")
+    with without_modes(), torch.no_grad(), _quietly():
+        try:
+            whole = torch.export.export(network, (example,), dynamic_shapes=({0: batch},), strict=False)
+            roots = roots_of_writes(whole.graph)
+            if roots is None:
+                whole, roots = whole.run_decompositions({}), {}
+        except SafesetError:
+            raise
+        except Exception as error:  # whatever a user's forward may raise
+            raise UnsupportedLayerError(_cannot_export(network, error)) from None
+    signature = whole.graph_signature
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        raise UnsupportedLayerError(
+            "Expected a forward without effects, but got one that changes its input or its buffers in evaluation mode."
+        )
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    constants = {key: whole.constants[name] for key, name in signature.inputs_to_lifted_tensor_constants.items()}
+    return Exported(whole.graph, roots, names, constants)
+
+
+def program_of_export(exported: Exported, network: nn.Module, input_shape: Shape) -> Program:
+    """The program of an exported network, with the weights that it has now; it ends in a linear head."""
+    return _Reading(exported, network, Graph(input_shape, _device(network))).program()
+
+
+def compare(network: nn.Module, program: Program) -> None:
+    """Refuse a program that gives other logits than its network, at random points."""
+    generator = torch.Generator().manual_seed(0)
+    for batch in BATCHES:
+        shape = (batch, *program.input_shape)
+        pixels, normal = (draw(shape, generator=generator, dtype=torch.float64) for draw in (torch.rand, torch.randn))
+        even = torch.arange(batch).view(-1, *(1,) * (len(shape) - 1)) % 2 == 0
+        x = torch.where(even, pixels, normal).to(program.device)
+        found = program.run(x.clone())
+        with torch.no_grad():
+            original = network(x.clone())
+        if not isinstance(original, Tensor) or original.shape != found.shape:
+            raise expected(f"logits of shape {tuple(found.shape)}", getattr(original, "shape", type(original)))
+        if not bool(((found - original).abs() <= TOLERANCE * (original.abs().amax() + 1e-3)).all()):
+            raise UnsupportedLayerError(
+                f"Expected the captured network to compute what {type(network).__name__} computes, but got other "
+                f"logits for a batch of {batch} random points. Is its forward random, or does it depend on the size of "
+                "the batch?"
+            )
+
+
+@dataclass
+class _Reading:
+    """An exported graph on its way to a program."""
+
+    exported: Exported
+    network: nn.Module
+    graph: Graph
+
+    def program(self) -> Program:
+        values: dict[fx.Node, Any] = {}
+        tensors = {**dict(self.network.named_parameters()), **dict(self.network.named_buffers())}
+        layers = _layers(self.exported.graph, self.network)
+        for node in self.exported.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = self._given(node, tensors)
+            elif node.op == "output":
+                return self._finished(values, node)
+            elif node in layers.inside:
+                continue
+            else:
+                layer = layers.ends.get(node)
+                for inner in (node,) if layer is None else self._without_rule(values, layer):
+                    self._assign(values, inner, self._computed(values, inner, layer))
+        raise AssertionError("a graph ends with its output")
+
+    def _given(self, node: fx.Node, tensors: Mapping[str, Tensor]) -> Any:
+        if node.name in self.exported.names:
+            return tensors[self.exported.names[node.name]].detach()
+        if node.name in self.exported.constants:
+            return self.exported.constants[node.name]
+        return self.graph.input()
+
+    def _computed(self, values: Mapping[fx.Node, Any], node: fx.Node, layer: "_Layer | None") -> Any:
+        """What one operation gives, in a layer that has a rule or outside: of constants a constant, of views a view."""
+        given: Any = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        args, kwargs = tuple(given[0]), dict(given[1])
+        target: Any = node.target
+        if target is operator.getitem:
+            found = args[0][args[1]]
+            if found is None:
+                raise self._refusal(node, UnsupportedLayerError("places or other outputs than values"))
+            return found
+        if str(target) == "aten.sym_size.int":
+            return args[0].shape[args[1]]
+        if not _depends(args, kwargs):
+            with torch.no_grad():
+                return target(*args, **kwargs)
+        try:
+            return handle(self.graph, target, args, kwargs, _name(node) if layer is None else layer.name)
+        except (UnsupportedLayerError, ArgumentError, RuntimeError) as error:
+            raise self._refusal(node, error) from None
+
+    def _assign(self, values: dict[fx.Node, Any], node: fx.Node, value: Any) -> None:
+        """A value under its own name, and under those of all that are in the same memory."""
+        values[node] = value
+        if writes(node.target):
+            for other, root in self.exported.roots.items():
+                if root is self.exported.roots[node] and other in values:
+                    values[other] = value
+
+    def _without_rule(self, values: dict[fx.Node, Any], layer: "_Layer") -> tuple[fx.Node, ...]:
+        """Nothing, if a layer's rule gives its value; else the operations that it consists of.
+
+        A rule is asked if the graph has the layer as one value in, one value out; not of layers whose weights are
+        large and whose operations say the same, because a rule makes copies.
+        """
+        if plain_type(layer.module) in LARGE:
+            return layer.nodes
+        inputs = {read for inner in layer.nodes for read in inner.all_input_nodes if read not in layer.nodes}
+        views = [values[read] for read in inputs if isinstance(values[read], View)]
+        if len(views) != 1 or not all(isinstance(values[read], View | Tensor | int | float) for read in inputs):
+            return layer.nodes
+        try:
+            found = self._by_rule(layer, views[0])
+        except UnsupportedLayerError:
+            return layer.nodes
+        except (ArgumentError, RuntimeError) as error:
+            raise self._refusal(layer.nodes[-1], error) from None
+        self._assign(values, layer.nodes[-1], found)
+        return ()
+
+    def _by_rule(self, layer: "_Layer", x: View) -> View:
+        plain = freeze_layer(layer.module, layer.name, x.point)
+        operation = rule_of(plain, layer.name).value(plain, x.point)
+        if isinstance(operation, Reorder):
+            return x.map(lambda places: operation.run(places))
+        probe(plain, operation, layer.name, x.point)
+        return self.graph.add(operation, x, name=layer.name, kind=type(plain).__name__)
+
+    def _finished(self, values: Mapping[fx.Node, Any], node: fx.Node) -> Program:
+        found = node.args[0]
+        while isinstance(found, list | tuple) and len(found) == 1:
+            found = found[0]
+        value = values.get(found) if isinstance(found, fx.Node) else None
+        if not isinstance(value, View) or len(value.shape) != 2:
+            got = f"shape {value.shape}" if isinstance(value, View) else "something else"
+            raise expected("a network that gives one tensor of logits, (batch, classes)", got)
+        return self.graph.finished(with_head(self.graph, value))
+
+    def _refusal(self, node: fx.Node, error: Exception) -> UnsupportedLayerError:
+        reason = str(error).splitlines()[0].rstrip(".")
+        return UnsupportedLayerError(
+            f"Expected operations with a Lipschitz constant that safeset can prove, but got {node.target}"
+            f"{_line(node)}: {reason}. To teach safeset a layer of your own: safeset.register_layer."
+        )
+
+
+def with_head(graph: Graph, logits: View) -> View:
+    """The logits as a linear head gives them: as they are, if one does, else by the identity as a head."""
+    found = graph.operation_of(logits)
+    if found is not None and isinstance(found[0], Linear) and len(found[1].shape) == 2:
+        return logits
+    classes = logits.shape[1]
+    identity = torch.eye(classes, dtype=torch.float64, device=graph.device)
+    return graph.add(Linear(identity, None), logits, name="logits", kind="Linear")
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """A call of a layer that has a rule, and the operations that it consists of."""
+
+    name: str
+    module: nn.Module
+    nodes: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Layers:
+    """Calls of layers with rules, by the operation that each ends with, and the operations inside."""
+
+    ends: dict[fx.Node, _Layer]
+    inside: set[fx.Node]
+
+
+def _layers(graph: fx.Graph, network: nn.Module) -> _Layers:
+    """The calls of layers that have a rule; those of which more than one value leaves are left as operations."""
+    modules = dict(network.named_modules(remove_duplicate=False))
+    calls: dict[tuple[str, str], list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op == "call_function":
+            for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
+                if path in modules and has_rule(modules[path]):
+                    calls.setdefault((key, path), []).append(node)
+                    break
+    found = _Layers({}, set())
+    for (_, path), nodes in calls.items():
+        leaving = [node for node in nodes if any(user not in nodes for user in node.users)]
+        if len(leaving) == 1 and leaving[0] is nodes[-1]:
+            found.ends[nodes[-1]] = _Layer(path, modules[path], tuple(nodes))
+            found.inside.update(nodes[:-1])
+    return found
+
+
+def _depends(*values: Any) -> bool:
+    """Whether something depends on the input."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            if _depends(*value):
+                return True
+        elif isinstance(value, dict):
+            if _depends(*value.values()):
+                return True
+        elif isinstance(value, View | Squares):
+            return True
+    return False
+
+
+def _name(node: fx.Node) -> str:
+    """The module that an operation is in, and what it is called in the graph, without its number."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    kind = re.sub(r"_\d+$", "", node.name)
+    return f"{path}.{kind}" if path else kind
+
+
+def _line(node: fx.Node) -> str:
+    """Where in the user's own code an operation stands: the innermost line outside of torch."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]+)', node.meta.get("stack_trace") or "")
+    torch_home = f"{Path(torch.__file__).parent}{os.sep}"
+    own = [frame for frame in frames if not frame[0].startswith(torch_home)]
+    if not own:
+        return f" in layer {_name(node)!r}"
+    path, line, code = own[-1]
+    return f" at `{code.strip()}` ({path}, line {line})"
+
+
+def _cannot_export(network: nn.Module, error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0] if lines else type(error).__name__
+    own = re.findall(r'File "([^"]+)", line (\d+)', str(error))
+    torch_home = f"{Path(torch.__file__).parent}{os.sep}"
+    where = next((f" ({path}, line {line})" for path, line in reversed(own) if not path.startswith(torch_home)), "")
+    return (
+        f"Expected a network that torch.export can capture, but got a {type(network).__name__} that it refuses"
+        f"{where}: {reason}. Branches and loops must not depend on values of the input, each point of a batch must be "
+        "computed alone, and input_shape must be the shape of one input."
+    )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what torch.export says on the way."""
+    logger = logging.getLogger("torch")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _device(network: nn.Module) -> torch.device:
+    tensors = (*network.parameters(), *network.buffers())
+    return tensors[0].device if tensors else torch.device("cpu")
