@@ -17,6 +17,7 @@ guarantees
 certificates
 lipschitz
 program
+capture
 proofs
 nets
 models losses

@@ -11,12 +11,12 @@ from torch import nn
 from helpers.smooth import SMOOTH, nearly_exact
 from safeset import ArgumentError, ExactRule, LayerRule, UnsupportedLayerError, register_layer
 from safeset.audit.second_proof import reproved
+from safeset.capture.capture import capture
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
 from safeset.lipschitz.forward_error import Rounding
 from safeset.numerics.directed import Up, row_norms
 from safeset.numerics.multiples import rational, squared_norm
 from safeset.program.exact import evaluate
-from safeset.program.from_modules import capture
 from safeset.program.rules import rule_of
 
 IMAGE = (4, 6, 5)

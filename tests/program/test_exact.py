@@ -11,11 +11,11 @@ from torch import nn
 
 from helpers.nets import image_network, inputs
 from safeset import CertifiedNet, ExactRule, UnsupportedLayerError, create_model, register_layer
+from safeset.capture.capture import capture
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Residual
 from safeset.numerics.multiples import Multiples, rational, squared_norm
 from safeset.program import rules
 from safeset.program.exact import evaluate
-from safeset.program.from_modules import capture
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 IMAGE = (4, 7, 6)

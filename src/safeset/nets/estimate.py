@@ -132,7 +132,7 @@ class _Estimate(nn.Module):
             if part.factor is None:
                 raise UnsupportedLayerError(
                     f"Expected weights in layers that have a rule, such as nn.Linear, but got a {place.type} whose "
-                    f"weights the forward takes from elsewhere ({place.name!r}): it can be certified, but not estimated."
+                    f"weights the forward takes from elsewhere ({place.name!r}): it can only be certified."
                 )
             return part.factor
         layer = self.network.get_submodule(part.layer)

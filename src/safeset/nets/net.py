@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from safeset.capture.capture import capture, check_layers
 from safeset.certificates.constants import HeadConstants
 from safeset.certificates.margins import instrument
 from safeset.errors import expected
@@ -20,7 +21,6 @@ from safeset.nets.frozen import FrozenNet
 from safeset.nets.sealed import Sealed
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.content import Content
-from safeset.program.from_modules import capture, check_layers
 from safeset.proofs.prove import Proof
 
 MOST_TRIES = 20  # to copy a network that other threads change

@@ -8,11 +8,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from safeset.capture.capture import capture
 from safeset.errors import UnsupportedLayerError
 from safeset.lipschitz.witness import Witness
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.content import Content
-from safeset.program.from_modules import capture
 from safeset.program.operation import Shape
 from safeset.program.own import OwnLayer
 from safeset.program.program import Program

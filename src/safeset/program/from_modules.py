@@ -1,6 +1,5 @@
 """Modules as they are certified: plain float64 layers, and the program that they are."""
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,38 +12,12 @@ import safeset.program.torch_layers  # noqa: F401  (registers torch's layers)
 from safeset.errors import expected
 from safeset.layers import Residual
 from safeset.numerics.strict import strict_arithmetic
-from safeset.program.freezing import check_weights, freeze_layer, join_names, probe
-from safeset.program.from_export import compare, export, program_of_export
-from safeset.program.linear import Linear
+from safeset.program.freezing import freeze_layer, join_names, probe
 from safeset.program.operation import Operation, Shape
 from safeset.program.program import INPUT, Node, Place, Program
 from safeset.program.registry import has_rule
 from safeset.program.rules import check_untouched, rule_of
 from safeset.program.total import Sum
-
-
-def capture(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
-    """The network as it is certified and served: plain layers, and their program, which ends in a linear head.
-
-    The layers are in evaluation mode and float64; batch norm, normalisation and parametrisations are evaluated. They
-    have the same names as before. The network itself is not touched, nor run.
-
-    Raises:
-        UnsupportedLayerError: for layers without a rule, with hooks, or with a ``forward`` that is not their class's.
-        ArgumentError: if shapes do not fit, weights are not finite, or the last layer is no linear head.
-    """
-    if not is_plain(network):
-        return _exported(network, input_shape)
-    frozen, program = _captured(network, input_shape)
-    head = program.nodes[-1] if program.nodes else None
-    if head is None or not isinstance(head.operation, Linear) or len(head.shape) != 1:
-        last = "something else"
-        if head is not None and head.place.is_layer:
-            last = f"{type(network.get_submodule(head.name)).__name__} on inputs of shape {head.shape}"
-        remedy = "Give plain logits, without softmax, from flat features (nn.Flatten)."
-        raise expected("the network's last layer to be the linear head, nn.Linear on flat features", last, remedy)
-    _check_classes(program)
-    return frozen, program
 
 
 def is_plain(network: nn.Module) -> bool:
@@ -56,38 +29,19 @@ def is_plain(network: nn.Module) -> bool:
 
 def program_of(network: nn.Module, input_shape: Shape) -> Program:
     """What a plain network, or a part of one, computes; with or without a head."""
-    return _captured(network, input_shape)[1]
+    return frozen_and_program(network, input_shape)[1]
 
 
-def _captured(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
-    with torch.inference_mode(False), strict_arithmetic(), _without_cache():
+def frozen_and_program(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
+    """A plain network, or a part of one, as it is certified, and its program. It is not touched, nor run."""
+    with torch.inference_mode(False), strict_arithmetic(), without_cache():
         building = _Building()
         frozen, _, _ = building.add(network, "", INPUT, input_shape, [False])
     return frozen.eval(), Program(input_shape, tuple(building.nodes))
 
 
-def _exported(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
-    """A network with a forward of its own: what torch.export sees of it, compared with it at random points."""
-    for name, layer in network.named_modules():
-        check_untouched(layer, name)
-        check_weights(layer, name)
-    with torch.inference_mode(False), _without_cache():
-        frozen = copy.deepcopy(network).double().eval().requires_grad_(False)
-        exported = export(frozen, input_shape)
-        with strict_arithmetic():
-            program = program_of_export(exported, frozen, input_shape)
-            _check_classes(program)
-            compare(frozen, program)
-    return frozen, program
-
-
-def _check_classes(program: Program) -> None:
-    if program.classes < 2:
-        raise expected("a head with at least 2 classes", f"{program.classes}")
-
-
 @contextmanager
-def _without_cache() -> Iterator[None]:
+def without_cache() -> Iterator[None]:
     """Evaluate parametrisations again: in `parametrize.cached()` torch gives a copy the weights of its original."""
     before, parametrize._cache_enabled = parametrize._cache_enabled, 0
     try:
@@ -150,12 +104,3 @@ def layer_names(network: nn.Module, name: str = "") -> Iterator[str]:
         yield from layer_names(network.body, join_names(name, "body"))
     else:
         yield name
-
-
-def check_layers(network: nn.Module) -> None:
-    """Refuse hooks and replaced methods in any layer; layers that have come or gone are for `capture` to see."""
-    for name, layer in network.named_modules():
-        if has_rule(layer):
-            rule_of(layer, name)
-        else:
-            check_untouched(layer, name)

@@ -6,21 +6,22 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from safeset.capture.aten import handle
+from safeset.capture.expressions import Absent, Squares
+from safeset.capture.graph import POINTS, Graph, View
+from safeset.capture.in_place import roots_of_writes, writes
 from safeset.errors import ArgumentError, SafesetError, UnsupportedLayerError, expected
 from safeset.numerics.strict import without_modes
-from safeset.program.aten import handle
-from safeset.program.expressions import Squares
 from safeset.program.freezing import freeze_layer, probe
-from safeset.program.graph import POINTS, Graph, View
-from safeset.program.in_place import roots_of_writes, writes
 from safeset.program.linear import Linear
 from safeset.program.operation import Shape
 from safeset.program.program import Program
@@ -142,10 +143,7 @@ class _Reading:
         args, kwargs = tuple(given[0]), dict(given[1])
         target: Any = node.target
         if target is operator.getitem:
-            found = args[0][args[1]]
-            if found is None:
-                raise self._refusal(node, UnsupportedLayerError("places or other outputs than values"))
-            return found
+            return args[0][args[1]]
         if str(target) == "aten.sym_size.int":
             return args[0].shape[args[1]]
         if not _depends(args, kwargs):
@@ -153,7 +151,7 @@ class _Reading:
                 return target(*args, **kwargs)
         try:
             return handle(self.graph, target, args, kwargs, _name(node) if layer is None else layer.name)
-        except (UnsupportedLayerError, ArgumentError, RuntimeError) as error:
+        except Exception as error:  # whatever torch says of shapes that do not fit
             raise self._refusal(node, error) from None
 
     def _assign(self, values: dict[fx.Node, Any], node: fx.Node, value: Any) -> None:
@@ -266,7 +264,7 @@ def _depends(*values: Any) -> bool:
         elif isinstance(value, dict):
             if _depends(*value.values()):
                 return True
-        elif isinstance(value, View | Squares):
+        elif isinstance(value, View | Squares | Absent):
             return True
     return False
 
@@ -281,13 +279,15 @@ def _name(node: fx.Node) -> str:
 
 def _line(node: fx.Node) -> str:
     """Where in the user's own code an operation stands: the innermost line outside of torch."""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]+)', node.meta.get("stack_trace") or "")
+    frames = re.findall(
+        r'File "([^"]+)", line (\d+), in [^\n]*(?:\n\s*(?!File "|\s)([^\n]+))?', node.meta.get("stack_trace") or ""
+    )
     torch_home = f"{Path(torch.__file__).parent}{os.sep}"
     own = [frame for frame in frames if not frame[0].startswith(torch_home)]
     if not own:
         return f" in layer {_name(node)!r}"
     path, line, code = own[-1]
-    return f" at `{code.strip()}` ({path}, line {line})"
+    return f" at `{code.strip()}` ({path}, line {line})" if code else f" ({path}, line {line})"
 
 
 def _cannot_export(network: nn.Module, error: Exception) -> str:
@@ -310,7 +310,7 @@ def _quietly() -> Iterator[None]:
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from safeset.capture.graph import POINTS, Graph, View
 from safeset.errors import UnsupportedLayerError
-from safeset.program.activations import GELU, Erf, Sigmoid, SiLU
+from safeset.program.activations import Sigmoid, SiLU
 from safeset.program.entries import Clamp, Scale, Shift
-from safeset.program.graph import POINTS, Graph, View
+from safeset.program.erf import Erf, ErfGELU
 from safeset.program.l2_pool import RootOfSquares
 from safeset.program.linear import Linear
 from safeset.program.operation import Operation
@@ -39,9 +40,11 @@ class Squares:
     factor: float = 1.0
 
 
-def applied(graph: Graph, operation: Operation, x: View, name: str) -> View:
-    """An operation of one value."""
-    return graph.add(operation, x, name=name)
+@dataclass(frozen=True)
+class Absent:
+    """What an operation gives beside its values, and nothing may use."""
+
+    reason: str
 
 
 # -- sums and products ------------------------------------------------------------------------------------------------
@@ -91,7 +94,7 @@ def _shifted(graph: Graph, x: View, constant: Tensor, name: str) -> View:
 def _with(graph: Graph, x: View, constant: Tensor, name: str, makes: Callable[[Tensor], Operation]) -> View:
     """An operation with a constant for each entry; the value is repeated where the constant is larger."""
     _check_finite(constant)
-    shape = torch.broadcast_shapes(x.shape, constant.shape)
+    shape = torch.broadcast_shapes(x.shape, constant.shape)  # type: ignore[no-untyped-call]
     x = x.map(lambda places: places.expand(shape))
     constant = constant.reshape((1,) * (len(shape) - constant.ndim) + tuple(constant.shape))
     if constant.shape[0] != 1:
@@ -103,7 +106,7 @@ def _with(graph: Graph, x: View, constant: Tensor, name: str, makes: Callable[[T
 
 def _together(x: View, y: View) -> tuple[View, View]:
     """Both in the shape that they have together, as torch broadcasts."""
-    places = torch.broadcast_tensors(x.places, y.places)
+    places = torch.broadcast_tensors(x.places, y.places)  # type: ignore[no-untyped-call]
     return View(places[0]), View(places[1])
 
 
@@ -135,7 +138,7 @@ def _gelu(graph: Graph, value: View, factor: View, name: str) -> View | None:
     argument, rate = _unscaled(graph, found[1])
     if rate <= 0 or value.shape != factor.shape or not graph.is_same(argument, before):
         return None
-    made = graph.add(GELU(rate=rate), before.map(lambda places: places.reshape(value.shape)), name=name)
+    made = graph.add(ErfGELU(rate), before.map(lambda places: places.reshape(value.shape)), name=name)
     scale = 2 * outer * inner
     return made if scale == 1 else multiplied(graph, made, torch.tensor(scale, dtype=torch.float64), name)
 
@@ -174,6 +177,31 @@ def matrix_product(graph: Graph, x: Value, y: Value, name: str) -> View:
         if isinstance(x, View) and isinstance(y, View)
         else "a product with constants that are no matrix, or that mix the points of a batch"
     )
+
+
+def contracted(graph: Graph, equation: str, operands: Sequence[Value], name: str) -> View:
+    """A sum of products as `torch.einsum` writes it, of one value and one constant that share only what is summed."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    kinds = [isinstance(each, View) for each in operands]
+    if "." in equation or not arrow or sorted(kinds) != [False, True] or len(terms) != 2:
+        raise UnsupportedLayerError("sums of products other than of one value and one constant, with an arrow")
+    first, second = zip(operands, terms, strict=True)
+    (value, letters), (constant, others) = (first, second) if kinds[0] else (second, first)
+    summed_over = [each for each in letters if each in others]
+    free, new = ([each for each in term if each not in summed_over] for term in (letters, others))
+    repeated = any(len(set(term)) < len(term) for term in (letters, others, result))
+    if repeated or sorted(result) != sorted([*free, *new]) or letters[0] not in free:
+        raise UnsupportedLayerError("sums of products in which a letter is more than a sum or a place")
+    assert isinstance(value, View)
+    assert isinstance(constant, Tensor)
+    sizes = dict(zip(letters, value.shape, strict=True)) | dict(zip(others, constant.shape, strict=True))
+    count = math.prod(sizes[each] for each in summed_over)
+    moved = value.places.permute([letters.index(each) for each in (*free, *summed_over)])
+    matrix = constant.permute([others.index(each) for each in (*new, *summed_over)]).reshape(-1, count)
+    found = dense(graph, View(moved.reshape(*(sizes[each] for each in free), count)), matrix, None, name)
+    places = found.places.reshape([sizes[each] for each in (*free, *new)])
+    return View(places.permute([[*free, *new].index(each) for each in result]))
 
 
 def along(graph: Graph, x: View, matrix: Tensor, axis: int, name: str) -> View:
@@ -240,7 +268,7 @@ def _grouped(x: View, axes: Sequence[int], keep: bool) -> tuple[View, tuple[int,
     kept = [axis for axis in range(dimensions) if axis not in reduced]
     shape = [1 if axis in reduced else x.shape[axis] for axis in range(dimensions) if keep or axis not in reduced]
     count = math.prod(x.shape[axis] for axis in reduced)
-    lengths = [x.shape[axis] for axis in kept]
+    lengths = [x.shape[axis] for axis in kept] + [1] * (len(kept) == 1)  # a point keeps an axis
     return View(x.places.permute(*kept, *reduced).reshape(*lengths, count)), tuple(shape)
 
 

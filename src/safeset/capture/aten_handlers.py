@@ -1,277 +1,30 @@
-"""PyTorch's operations, by their names in ATen: what each makes of values, and why some have no Lipschitz constant."""
+"""What each of PyTorch's operations that compute something makes of values, by its name in ATen."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from safeset.capture import expressions as ex
+from safeset.capture import images
+from safeset.capture.aten_refusals import REFUSED, SQUARES
+from safeset.capture.expressions import Absent, Squares, Value
+from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
-from safeset.program import expressions as ex
-from safeset.program import image_expressions as images
-from safeset.program.activations import (
-    ELU,
-    GELU,
-    Erf,
-    Hardsigmoid,
-    Hardswish,
-    Mish,
-    PReLU,
-    Sigmoid,
-    SiLU,
-    Softplus,
-    Tanh,
-    TanhGELU,
-)
+from safeset.program.activations import ELU, GELU, Mish, Sigmoid, SiLU, Softplus, Tanh
 from safeset.program.entries import Clamp
-from safeset.program.expressions import Squares, Value
-from safeset.program.graph import Graph, View
+from safeset.program.erf import Erf
 from safeset.program.operation import Operation
+from safeset.program.piecewise import Hardsigmoid, Hardswish, PReLU
 from safeset.program.pointwise import Absolute, LeakyReLU, ReLU
 
+SELU_ALPHA = 1.6732632423543772  # torch's own numbers
+SELU_SCALE = 1.0507009873554805
+PLACES = Absent("where values stand, or their statistics, jumps or is not computed: only values can be used")
 Arguments = SimpleNamespace  # of a call, by their names in ATen's own signature
 Handler = Callable[[Graph, Arguments, str], Any]
-
-# Operations that compute nothing: they are asked where entries come from, by running them on the entries' numbers.
-STRUCTURE = frozenset(
-    [
-        "alias",
-        "chunk",
-        "clone",
-        "constant_pad_nd",
-        "contiguous",
-        "detach",
-        "diagonal",
-        "expand",
-        "expand_as",
-        "flatten",
-        "flip",
-        "fliplr",
-        "flipud",
-        "im2col",
-        "index",
-        "index_select",
-        "lift_fresh_copy",
-        "movedim",
-        "moveaxis",
-        "narrow",
-        "native_channel_shuffle",
-        "channel_shuffle",
-        "numpy_T",
-        "mT",
-        "pad",
-        "permute",
-        "pixel_shuffle",
-        "pixel_unshuffle",
-        "reflection_pad1d",
-        "reflection_pad2d",
-        "replication_pad1d",
-        "replication_pad2d",
-        "_pad_circular",
-        "repeat",
-        "repeat_interleave",
-        "reshape",
-        "_reshape_alias",
-        "roll",
-        "rot90",
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "swapaxes",
-        "swapdims",
-        "t",
-        "take_along_dim",
-        "tensor_split",
-        "tile",
-        "transpose",
-        "unbind",
-        "unflatten",
-        "unfold",
-        "unsafe_split",
-        "unsafe_chunk",
-        "unsqueeze",
-        "_unsafe_view",
-        "upsample_nearest1d",
-        "upsample_nearest2d",
-        "view",
-        "view_as",
-        "vsplit",
-        "hsplit",
-    ]
-)
-# What is proved is float64: a value that is cast to something coarser would be another one.
-CASTS = frozenset({"_to_copy", "to", "type_as", "double", "float", "half", "bfloat16"})
-NOTHING = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"})
-# What torch.export writes down about shapes, which are known here.
-SILENT = frozenset(
-    [
-        "_assert_scalar",
-        "_assert_async",
-        "_assert_tensor_metadata",
-        "sym_constrain_range",
-        "sym_constrain_range_for_size",
-    ]
-)
-JOINING = frozenset(["cat", "concat", "concatenate", "stack", "hstack", "vstack"])
-
-_NO_CONSTANT = "has no global Lipschitz constant"
-REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"),
-        f"layer norm {_NO_CONSTANT}, because it divides by the spread of its own input. Use batch norm, whose "
-        "statistics are constants in evaluation, or only centre: safeset.layers has layers that need no norm",
-    ),
-    **dict.fromkeys(
-        ("group_norm", "native_group_norm", "instance_norm"),
-        f"a norm over the data of each input {_NO_CONSTANT}. Use batch norm, whose statistics are constants in "
-        "evaluation",
-    ),
-    **dict.fromkeys(
-        (
-            "scaled_dot_product_attention",
-            "_scaled_dot_product_flash_attention_for_cpu",
-            "_scaled_dot_product_efficient_attention",
-            "_native_multi_head_attention",
-            "bmm",
-            "baddbmm",
-        ),
-        f"attention, a product of values that both depend on the input, {_NO_CONSTANT}. Use convolutions, or mix "
-        "places by a matrix of constants (nn.Linear along their axis)",
-    ),
-    **dict.fromkeys(
-        ("softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "_safe_softmax"),
-        "softmax inside a network is not supported. At the end, leave it out: the network must give plain logits, and "
-        "softmax keeps their order",
-    ),
-    "sqrt": "a root is infinitely steep at 0, unless it is that of a sum of squares",
-    "pow": "a power other than a square under a root is arbitrarily steep",
-    "exp": f"exp {_NO_CONSTANT}",
-    "log": f"log {_NO_CONSTANT}",
-    "reciprocal": f"1/x {_NO_CONSTANT}",
-    **dict.fromkeys(
-        ("where", "gt", "lt", "ge", "le", "eq", "ne", "sign", "round", "floor", "ceil", "argmax", "topk", "bernoulli"),
-        "a choice that depends on the input jumps. Write it with relu, maximum, minimum or clamp",
-    ),
-}
-
-
-def name_of(target: Any) -> str:
-    """The name of an operation without its overload: conv2d for aten.conv2d.default, relu_ for aten.relu_.default."""
-    return str(target._schema.name).removeprefix("aten::") if hasattr(target, "_schema") else target.__name__
-
-
-def bound_arguments(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
-    """A call's arguments by name, those that were left out with their defaults."""
-    given = {}
-    for place, argument in enumerate(target._schema.arguments):
-        if place < len(args):
-            given[argument.name] = args[place]
-        elif argument.name in kwargs:
-            given[argument.name] = kwargs[argument.name]
-        elif argument.has_default_value():
-            given[argument.name] = argument.default_value
-    if "self" in given:
-        given["input"] = given.pop("self")
-    return Arguments(**given)
-
-
-def handle(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Any:
-    """What an operation makes of its arguments, some of which are views.
-
-    Raises:
-        UnsupportedLayerError: with the reason, if that is not known or has no Lipschitz constant.
-    """
-    kind = name_of(target)
-    if getattr(target._schema, "is_mutable", False):  # the value that it replaces is for the reader to know
-        kind = kind.removesuffix("_")
-    if kind in SILENT:
-        return None
-    if kind in NOTHING:
-        return _unless_training(kind, bound_arguments(target, args, kwargs))
-    if kind in CASTS:
-        return _cast(bound_arguments(target, args, kwargs))
-    if kind in JOINING:
-        return _joined(graph, target, args, kwargs, name)
-    if kind in STRUCTURE:
-        return _moved(graph, target, args, kwargs, name)
-    if kind in HANDLERS:
-        return HANDLERS[kind](graph, bound_arguments(target, args, kwargs), name)
-    reason = REFUSED.get(kind, f"safeset knows no Lipschitz constant of {target}")
-    raise UnsupportedLayerError(reason)
-
-
-def _moved(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Any:
-    """What happens to entries: the operation on their numbers."""
-    given = bound_arguments(target, args, kwargs)
-    if not isinstance(given.input, View):
-        raise UnsupportedLayerError("a place that depends on the input")
-    padding = getattr(given, "value", None)
-    if padding:  # around the entries are zeros, to which the number is added
-        zeros = {**vars(given), "value": 0.0}
-        moved = View(target(zeros.pop("input").places, *zeros.values()))
-        around = target(torch.zeros_like(given.input.places[:1]), given.pad, *_last(given))
-        return ex.added(graph, moved, around[0], name)
-    return _views(target(*_places(args), **{key: _places(value) for key, value in kwargs.items()}))
-
-
-def _last(given: Arguments) -> tuple[Any, ...]:
-    """What follows ``pad`` in the call of a padding."""
-    return (given.mode, given.value) if hasattr(given, "mode") else (given.value,)
-
-
-def _joined(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Any:
-    """Values next to each other; constants among them are added to zeros."""
-    parts, *others = args
-    if any(isinstance(each, Squares) for each in parts):
-        raise UnsupportedLayerError(SQUARES)
-    moved = [each.places if isinstance(each, View) else torch.zeros_like(each, dtype=torch.float64) for each in parts]
-    found = View(target(moved, *others, **kwargs))
-    if all(isinstance(each, View) for each in parts):
-        return found
-    fixed = [torch.zeros_like(each.places) if isinstance(each, View) else each.double().cpu() for each in parts]
-    constant = target(fixed, *others, **kwargs)
-    if not bool((constant == constant[:1]).all()):
-        raise UnsupportedLayerError("constants that are others for each point of a batch")
-    return ex.added(graph, found, constant[0], name)
-
-
-def _places(value: Any) -> Any:
-    """Views as the numbers of their entries."""
-    if isinstance(value, Squares):
-        raise UnsupportedLayerError(SQUARES)
-    if isinstance(value, list | tuple):
-        return [_places(each) for each in value]
-    return value.places if isinstance(value, View) else value.cpu() if isinstance(value, Tensor) else value
-
-
-def _views(value: Any) -> Any:
-    return [_views(each) for each in value] if isinstance(value, list | tuple) else View(value)
-
-
-def _cast(a: Arguments) -> View:
-    if not isinstance(a.input, View):
-        raise UnsupportedLayerError("a cast to the type of a value")
-    wanted = getattr(a, "dtype", None)
-    if wanted not in (None, torch.float64):
-        raise UnsupportedLayerError(
-            f"a cast to {wanted}: networks are certified in float64, so leave the type of values alone"
-        )
-    return a.input
-
-
-def _unless_training(kind: str, a: Arguments) -> Any:
-    if getattr(a, "train", False):
-        raise UnsupportedLayerError(f"{kind} that is active in evaluation mode is random")
-    return (a.input, None) if kind == "native_dropout" else a.input
-
-
-SQUARES = "a square has no Lipschitz constant, unless its sum is under a root"
-
-
-# -- one handler for each operation, or kind of operations ------------------------------------------------------------
 
 
 def _pointwise(makes: Callable[[Arguments], Operation]) -> Handler:
@@ -320,14 +73,12 @@ def _reduced(graph: Graph, a: Arguments, name: str, *, mean: bool) -> View | Squ
 def _extreme(graph: Graph, a: Arguments, name: str, *, least: bool) -> Any:
     if hasattr(a, "other"):
         return ex.larger(graph, _value(a.input), _value(a.other), name, smaller=least)
-    axes = _axes(a)
-    found = ex.greatest(graph, _view(a.input), axes, bool(getattr(a, "keepdim", False)), name, least=least)
-    return found
+    return ex.greatest(graph, _view(a.input), _axes(a), bool(getattr(a, "keepdim", False)), name, least=least)
 
 
 def _extreme_with_place(graph: Graph, a: Arguments, name: str, *, least: bool) -> Any:
     found = _extreme(graph, a, name, least=least)
-    return found if hasattr(a, "other") or not hasattr(a, "dim") else (found, None)
+    return found if hasattr(a, "other") or not hasattr(a, "dim") else (found, PLACES)
 
 
 def _norm(graph: Graph, a: Arguments, name: str) -> View:
@@ -337,9 +88,9 @@ def _norm(graph: Graph, a: Arguments, name: str) -> View:
     return ex.root_of_squares(graph, _view(a.input), _axes(a), bool(getattr(a, "keepdim", False)), name)
 
 
-def _sort(graph: Graph, a: Arguments, name: str) -> tuple[View, None]:
+def _sort(graph: Graph, a: Arguments, name: str) -> tuple[View, Absent]:
     axis, descending = getattr(a, "dim", -1), bool(getattr(a, "descending", False))
-    return ex.ordered(graph, _view(a.input), axis, descending, name), None
+    return ex.ordered(graph, _view(a.input), axis, descending, name), PLACES
 
 
 def _linear(graph: Graph, a: Arguments, name: str) -> View:
@@ -349,7 +100,8 @@ def _linear(graph: Graph, a: Arguments, name: str) -> View:
 
 
 def _matmul(graph: Graph, a: Arguments, name: str) -> View:
-    return ex.matrix_product(graph, a.input, getattr(a, "other", getattr(a, "mat2", None)), name)
+    second = next(vars(a)[key] for key in ("other", "mat2", "vec") if key in vars(a))
+    return ex.matrix_product(graph, a.input, second, name)
 
 
 def _addmm(graph: Graph, a: Arguments, name: str) -> Value:
@@ -378,8 +130,8 @@ def _batch_norm(graph: Graph, a: Arguments, name: str) -> View:
     return images.normalised(graph, _view(a.input), *tensors, a.eps, name)
 
 
-def _native_batch_norm(graph: Graph, a: Arguments, name: str) -> tuple[View, None, None]:
-    return _batch_norm(graph, a, name), None, None
+def _native_batch_norm(graph: Graph, a: Arguments, name: str) -> tuple[View, Absent, Absent]:
+    return _batch_norm(graph, a, name), PLACES, PLACES
 
 
 def _max_pool(graph: Graph, a: Arguments, name: str) -> View:
@@ -409,14 +161,14 @@ def _average_pool(graph: Graph, a: Arguments, name: str) -> View:
     )
 
 
-def _adaptive_max(graph: Graph, a: Arguments, name: str) -> tuple[View, None]:
+def _adaptive_max(graph: Graph, a: Arguments, name: str) -> tuple[View, Absent]:
     x = _view(a.input)
     lengths = x.shape[-len(a.output_size) :]
     if any(n % out for n, out in zip(lengths, a.output_size, strict=True)):
         raise UnsupportedLayerError("adaptive max-pooling with parts that overlap")
     size = [n // out for n, out in zip(lengths, a.output_size, strict=True)]
     settings = {"size": size, "stride": size, "padding": [0] * len(size), "dilation": [1] * len(size)}
-    return images.max_pooled(graph, x, **settings, ceil=False, name=name), None
+    return images.max_pooled(graph, x, **settings, ceil=False, name=name), PLACES
 
 
 def _adaptive_average(graph: Graph, a: Arguments, name: str) -> View:
@@ -434,7 +186,7 @@ def _prelu(graph: Graph, a: Arguments, name: str) -> View:
 
 
 def _gelu(graph: Graph, a: Arguments, name: str) -> View:
-    return graph.add(TanhGELU() if a.approximate == "tanh" else GELU(), _view(a.input), name=name)
+    return graph.add(GELU(str(a.approximate)), _view(a.input), name=name)
 
 
 def _clamp(graph: Graph, a: Arguments, name: str) -> View:
@@ -482,6 +234,7 @@ HANDLERS: dict[str, Handler] = {
     "mm": _matmul,
     "mv": _matmul,
     "addmm": _addmm,
+    "einsum": lambda graph, a, name: ex.contracted(graph, a.equation, a.tensors, name),
     "conv1d": _conv,
     "conv2d": _conv,
     "convolution": _conv,
@@ -489,7 +242,7 @@ HANDLERS: dict[str, Handler] = {
     "_native_batch_norm_legit_no_training": _native_batch_norm,
     "max_pool1d": _max_pool,
     "max_pool2d": _max_pool,
-    "max_pool2d_with_indices": lambda graph, a, name: (_max_pool(graph, a, name), None),
+    "max_pool2d_with_indices": lambda graph, a, name: (_max_pool(graph, a, name), PLACES),
     "avg_pool1d": _average_pool,
     "avg_pool2d": _average_pool,
     "adaptive_avg_pool1d": _adaptive_average,
@@ -521,7 +274,6 @@ HANDLERS: dict[str, Handler] = {
     "hardswish": _pointwise(lambda a: Hardswish()),
     "hardsigmoid": _pointwise(lambda a: Hardsigmoid()),
 }
-SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
 def _view(value: Any) -> View:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from safeset.program.aten import name_of
+from safeset.capture.aten import name_of
 
 # What certainly gives values in memory of their own; others may be views.
 FRESH = frozenset(

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from safeset.capture.expressions import Value, along
+from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
-from safeset.program.expressions import Value, along
-from safeset.program.graph import Graph, View
 from safeset.program.linear import ChannelAffine
 from safeset.program.sliding import AveragePooling, Conv2d, MaxPooling, Pair
 

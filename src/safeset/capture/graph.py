@@ -110,6 +110,8 @@ class Graph:
 
     def node_of(self, value: View) -> int:
         """The node that gives a value as it is; made if there is none yet."""
+        if len(value.shape) == 1:
+            raise UnsupportedLayerError("a value without axes beside the batch: keep one, by keepdim=True or [:, :1]")
         whole = self._source(value)
         if whole is not None and self._shapes[whole] == value.point:
             return whole

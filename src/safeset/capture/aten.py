@@ -1,0 +1,155 @@
+"""PyTorch's operations, by their names in ATen: what each makes of values."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from safeset.capture import expressions as ex
+from safeset.capture.aten_handlers import HANDLERS, PLACES, Arguments
+from safeset.capture.aten_refusals import REFUSED, SQUARES
+from safeset.capture.expressions import Absent, Squares
+from safeset.capture.graph import Graph, View
+from safeset.errors import UnsupportedLayerError
+
+# Operations that compute nothing: they are asked where entries come from, by running them on the entries' numbers.
+STRUCTURE = frozenset(
+    """
+    alias channel_shuffle chunk clone constant_pad_nd contiguous detach diagonal expand expand_as flatten flip fliplr
+    flipud hsplit im2col index index_select lift_fresh_copy moveaxis movedim mT narrow native_channel_shuffle numpy_T
+    pad _pad_circular permute pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d repeat repeat_interleave
+    replication_pad1d replication_pad2d reshape _reshape_alias roll rot90 select slice split split_with_sizes squeeze
+    swapaxes swapdims t take_along_dim tensor_split tile transpose unbind unflatten unfold unsafe_chunk unsafe_split
+    _unsafe_view unsqueeze upsample_nearest1d upsample_nearest2d view view_as vsplit
+    """.split()  # noqa: SIM905
+)
+JOINING = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack"})
+# What is proved is float64: a value that is cast to something coarser would be another one.
+CASTS = frozenset({"_to_copy", "to", "type_as", "double", "float", "half", "bfloat16"})
+NOTHING = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"})
+# What torch.export writes down about shapes, which are known here.
+SILENT = frozenset(
+    {
+        "_assert_scalar",
+        "_assert_async",
+        "_assert_tensor_metadata",
+        "sym_constrain_range",
+        "sym_constrain_range_for_size",
+    }
+)
+
+
+def name_of(target: Any) -> str:
+    """The name of an operation without its overload: conv2d for aten.conv2d.default, relu_ for aten.relu_.default."""
+    return str(target._schema.name).removeprefix("aten::") if hasattr(target, "_schema") else target.__name__
+
+
+def bound_arguments(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    """A call's arguments by name, those that were left out with their defaults."""
+    given = {}
+    for place, argument in enumerate(target._schema.arguments):
+        if place < len(args):
+            given[argument.name] = args[place]
+        elif argument.name in kwargs:
+            given[argument.name] = kwargs[argument.name]
+        elif argument.has_default_value():
+            given[argument.name] = argument.default_value
+    if "self" in given:
+        given["input"] = given.pop("self")
+    return Arguments(**given)
+
+
+def handle(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Any:
+    """What an operation makes of its arguments, some of which are views.
+
+    Raises:
+        UnsupportedLayerError: with the reason, if that is not known or has no Lipschitz constant.
+    """
+    kind = name_of(target)
+    if getattr(target._schema, "is_mutable", False):  # the value that it replaces is for the reader to know
+        kind = kind.removesuffix("_")
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Absent):
+            raise UnsupportedLayerError(value.reason)
+    if kind in SILENT:
+        return None
+    if kind in NOTHING:
+        return _unless_training(kind, bound_arguments(target, args, kwargs))
+    if kind in CASTS:
+        return _cast(bound_arguments(target, args, kwargs))
+    if kind in JOINING:
+        return _joined(graph, target, args, kwargs, name)
+    if kind in STRUCTURE:
+        return _moved(graph, target, args, kwargs, name)
+    if kind in HANDLERS:
+        return HANDLERS[kind](graph, bound_arguments(target, args, kwargs), name)
+    reason = REFUSED.get(kind, f"safeset knows no Lipschitz constant of {target}")
+    raise UnsupportedLayerError(reason)
+
+
+def _moved(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Any:
+    """What happens to entries: the operation on their numbers."""
+    given = bound_arguments(target, args, kwargs)
+    if isinstance(given.input, Squares) and given.input.shape is None:
+        return Squares(_moved(graph, target, (given.input.roots, *args[1:]), kwargs, name))
+    if not isinstance(given.input, View):
+        raise UnsupportedLayerError("a place that depends on the input")
+    padding = getattr(given, "value", None)
+    if padding:  # around the entries are zeros, to which the number is added
+        zeros = {**vars(given), "value": 0.0}
+        moved = View(target(zeros.pop("input").places, *zeros.values()))
+        around = target(torch.zeros_like(given.input.places[:1]), given.pad, *_last(given))
+        return ex.added(graph, moved, around[0], name)
+    return _views(target(*_places(args), **{key: _places(value) for key, value in kwargs.items()}))
+
+
+def _last(given: Arguments) -> tuple[Any, ...]:
+    """What follows ``pad`` in the call of a padding."""
+    return (given.mode, given.value) if hasattr(given, "mode") else (given.value,)
+
+
+def _joined(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Any:
+    """Values next to each other; constants among them are added to zeros."""
+    parts, *others = args
+    if any(isinstance(each, Squares) for each in parts):
+        raise UnsupportedLayerError(SQUARES)
+    moved = [each.places if isinstance(each, View) else torch.zeros_like(each, dtype=torch.float64) for each in parts]
+    found = View(target(moved, *others, **kwargs))
+    if all(isinstance(each, View) for each in parts):
+        return found
+    fixed = [torch.zeros_like(each.places) if isinstance(each, View) else each.double().cpu() for each in parts]
+    constant = target(fixed, *others, **kwargs)
+    if not bool((constant == constant[:1]).all()):
+        raise UnsupportedLayerError("constants that are others for each point of a batch")
+    return ex.added(graph, found, constant[0], name)
+
+
+def _places(value: Any) -> Any:
+    """Views as the numbers of their entries."""
+    if isinstance(value, Squares):
+        raise UnsupportedLayerError(SQUARES)
+    if isinstance(value, list | tuple):
+        return [_places(each) for each in value]
+    return value.places if isinstance(value, View) else value.cpu() if isinstance(value, Tensor) else value
+
+
+def _views(value: Any) -> Any:
+    return [_views(each) for each in value] if isinstance(value, list | tuple) else View(value)
+
+
+def _cast(a: Arguments) -> View:
+    if not isinstance(a.input, View):
+        raise UnsupportedLayerError("a cast to the type of a value")
+    wanted = getattr(a, "dtype", None)
+    if wanted not in (None, torch.float64):
+        raise UnsupportedLayerError(
+            f"a cast to {wanted}: networks are certified in float64, so leave the type of values alone"
+        )
+    return a.input
+
+
+def _unless_training(kind: str, a: Arguments) -> Any:
+    if getattr(a, "train", False):
+        raise UnsupportedLayerError(f"{kind} that is active in evaluation mode is random")
+    return (a.input, PLACES) if kind == "native_dropout" else a.input
