@@ -19,7 +19,7 @@ lipschitz
 program
 proofs
 nets
-models losses
+models losses margins
 data
 drawing
 recipes
