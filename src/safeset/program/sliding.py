@@ -253,7 +253,7 @@ class MaxPooling(Pooling):
         """The kernels that a pixel is under, counted."""
         counts = (Counter(pixel for _, _, pixel in reads).values() for reads in incidences_of(self, shape))
         most = math.prod(map(max, counts))
-        return ClosedForm(Fraction(most), math.sqrt(most), f"a pixel is in up to {most} windows, counted")
+        return ClosedForm(Fraction(most), math.sqrt(most), f"a pixel is in up to {most} patches, counted")
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
         """Nothing is added."""

@@ -77,7 +77,7 @@ class AvgPool2dRule(KnownRule):
         padded = any(_pair(layer.padding))
         if layer.ceil_mode or layer.divisor_override is not None or (padded and not layer.count_include_pad):
             raise UnsupportedLayerError(
-                "Expected average pooling over whole windows (no ceil_mode, no divisor_override, padding counted), "
+                "Expected average pooling over whole patches (no ceil_mode, no divisor_override, padding counted), "
                 f"but got ceil_mode={layer.ceil_mode}, divisor_override={layer.divisor_override}, "
                 f"count_include_pad={layer.count_include_pad}."
             )
