@@ -8,10 +8,10 @@ from torch import nn
 
 from helpers.nets import image_network, inputs
 from helpers.programs import jacobian_norm, numbers, program_from
+from safeset.capture.capture import capture
 from safeset.layers import Residual
 from safeset.program.entries import Scale, Shift
 from safeset.program.folding import fold
-from safeset.program.from_modules import capture
 from safeset.program.linear import ChannelAffine, Linear
 from safeset.program.pointwise import ReLU
 from safeset.program.program import INPUT

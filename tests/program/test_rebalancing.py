@@ -11,10 +11,10 @@ from torch import nn
 
 from helpers.nets import image_network, inputs
 from helpers.programs import every_pattern, numbers, program_from, steepest_pair
+from safeset.capture.capture import capture
 from safeset.program.entries import Clamp, Scale, Shift
 from safeset.program.factors import ONE, Factors
 from safeset.program.folding import fold
-from safeset.program.from_modules import capture
 from safeset.program.joining import Join
 from safeset.program.linear import ChannelAffine, Linear
 from safeset.program.pointwise import Absolute, LeakyReLU, MinMax, ReLU
