@@ -155,8 +155,14 @@ def _certified(head: HeadConstants, looked: Looked, by_layers: float, by_network
         return _share(other, looked.labels)
 
     proved = _share(found, looked.labels)
-    limits = (max(proved, share(constant)) for constant in (by_layers, by_network))
-    return Certified(len(found), found.epsilon, proved, *limits, looked.labels is not None)
+    return Certified(
+        points=len(found),
+        epsilon=found.epsilon,
+        proved=proved,
+        by_layers=max(proved, share(by_layers)),
+        by_network=max(proved, share(by_network)),
+        has_labels=looked.labels is not None,
+    )
 
 
 def _lower(node: Node) -> float | None:

@@ -61,5 +61,5 @@ def _slopes(program: Program, x: Tensor, before: Tensor | None) -> tuple[Tensor,
 
 def _unit(vectors: Tensor) -> Tensor:
     """Each of length 1, or 0."""
-    norms = vectors.flatten(1).norm(dim=1).clamp(min=1e-300)
+    norms: Tensor = vectors.flatten(1).norm(dim=1).clamp(min=1e-300)
     return vectors / norms.view(-1, *(1,) * (vectors.ndim - 1))
