@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from safeset.program.entries import Clamp, Scale, Shift
 from safeset.program.joining import Join
+from safeset.program.l2_pool import RootOfSquares
 from safeset.program.linear import ChannelAffine, Linear
 from safeset.program.operation import Operation, Shape
 from safeset.program.piecewise import PReLU
@@ -30,7 +31,7 @@ ONE = 0  # the number of the factor that is 1: of the input, of the logits, and 
 
 FREE = (Conv2d, ChannelAffine, Scale)  # what leaves them may have other factors than what enters
 THROUGH = (ReLU, LeakyReLU, PReLU, Absolute, MaxPooling, AveragePooling, Shift)  # channel by channel
-GROUPS = (GroupSort, Greatest, Least)  # compare the entries of the last axis
+GROUPS = (GroupSort, Greatest, Least, RootOfSquares)  # compare the entries of the last axis, or of a channel
 
 
 class Factors:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from safeset.numerics.integers import Deadline
 from safeset.program.linear import Linear
+from safeset.program.one_row import OneRow
 from safeset.program.operation import Operation, Shape
 from safeset.program.sliding import Conv2d
 
@@ -44,8 +46,10 @@ def power_method(
         return math.inf, vector
 
 
-def without_bias(operation: Operation) -> Operation:
+def without_bias(operation: Any) -> Any:
     """The same on the CPU, mapping 0 to 0."""
+    if isinstance(operation, OneRow):
+        return replace(operation, inside=without_bias(operation.inside))
     if isinstance(operation, Linear | Conv2d):
         return replace(operation, weight=operation.weight.cpu(), bias=None)
     return operation
