@@ -21,7 +21,7 @@ proofs
 nets
 models losses
 data
-drawing
+drawing verification
 recipes
 evaluation
 runs
