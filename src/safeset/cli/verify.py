@@ -36,7 +36,7 @@ def verify(
 
     query = read_vnnlib(path)
     if name is not None and name != query.network:
-        declared = query.network or "none, as VNN-LIB 1.0 does: safeset verify NETWORK PROPERTY"
+        declared = query.network or "none, as VNN-LIB 1.0 does: give the network before the property"
         raise expected(f"--network to name a network that {path} declares", f"{name}; it declares {declared}")
     program = read_network(model)
     with console.bar("looking for a counterexample and for a proof"):

@@ -20,7 +20,7 @@ LONGEST_INDEX = 200  # characters
 NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,4}))?")
 REAL, FLOATS = "real", ("float32", "float64")
 IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "get-model", "exit")  # of SMT-LIB, in files of 1.0
-SUPPORTED = "safeset supports one network with one input and one output, and no hidden nodes."
+SUPPORTED = "What is supported is one network with one input and one output, and no hidden nodes."
 # left < right is left − right < 0; each comparison as the sign of (left − right) and whether it is strict.
 COMPARISONS = {"<=": [(1, False)], ">=": [(-1, False)], "<": [(1, True)], ">": [(-1, True)]}
 COMPARISONS |= {"==": [(1, False), (-1, False)], "!=": [(1, True), (-1, True)]}
@@ -280,7 +280,7 @@ def _sum(operands: list[Linear], sign: int) -> Linear:
 
 def _product(one: Linear, two: Linear, group: Group) -> Linear:
     if one.terms and two.terms:
-        raise mistake("linear inequalities", "a product of two variables", group.line, "safeset supports no others.")
+        raise mistake("linear inequalities", "a product of two variables", group.line, "Others are not supported.")
     found = _times(one, two.constant) if one.terms else _times(two, one.constant)
     if any(max(abs(each.numerator), each.denominator).bit_length() > MOST_BITS for each in _numbers(found)):
         raise mistake(f"products of at most {MOST_BITS:,} bits", "a larger one", group.line)
