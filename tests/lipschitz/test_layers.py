@@ -10,7 +10,21 @@ from torch import nn
 
 from safeset import ArgumentError, ExactRule, LayerRule, UnsupportedLayerError, register_layer
 from safeset.audit.second_proof import reproved
-from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
+from safeset.layers import (
+    Abs,
+    Centre,
+    ChannelAffine,
+    ChannelShift,
+    HalfAbs,
+    InvertibleDownsampling,
+    MinMax,
+    Normalize,
+    Orthogonal,
+    OrthogonalConv1x1,
+    OrthogonalLinear,
+    Residual,
+    UnitRowLinear,
+)
 from safeset.lipschitz.forward_error import Rounding
 from safeset.numerics.directed import Up, row_norms
 from safeset.numerics.multiples import rational, squared_norm
@@ -81,6 +95,19 @@ CASES = {
     "batch norm": (lambda: batch_norm(nn.BatchNorm2d(4)), IMAGE, None),
     "batch norm of features": (lambda: batch_norm(nn.BatchNorm1d(5)), (5,), None),
     "batch norm without weights": (lambda: nn.BatchNorm2d(4, affine=False, eps=0.0), IMAGE, 1.0),
+    "orthogonal": (lambda: OrthogonalLinear(6, 6), (6,), None),
+    "orthogonal, wide, on places": (lambda: OrthogonalLinear(5, 3), (4, 5), None),
+    "orthogonal, tall, without bias": (lambda: OrthogonalLinear(3, 5, bias=False), (3,), None),
+    "orthogonal at every pixel": (lambda: OrthogonalConv1x1(4, 4), IMAGE, None),
+    "orthogonal at every pixel, tall": (lambda: OrthogonalConv1x1(4, 7, bias=False), IMAGE, None),
+    "unit rows": (lambda: UnitRowLinear(6, 5), (6,), None),
+    "unit rows, one": (lambda: UnitRowLinear(6, 1, bias=False), (6,), 1.0),
+    "centre": (lambda: Centre(), IMAGE, 1.0),
+    "centre of channels": (lambda: Centre([0.1, 0.2, 0.3, 0.4]), IMAGE, 1.0),
+    "channel shift": (lambda: ChannelShift(4), IMAGE, 1.0),
+    "channel shift, some stay": (lambda: ChannelShift(), (18, 3, 4), 1.0),
+    "half abs": (lambda: HalfAbs(), IMAGE, 1.0),
+    "half abs of even features": (lambda: HalfAbs("even"), (6,), 1.0),
     "dropout": (lambda: nn.Dropout(0.5), (5,), 1.0),
     "dropout of channels": (lambda: nn.Dropout2d(0.5), IMAGE, 1.0),
     "residual": (lambda: Residual(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))), (4,), None),
@@ -88,6 +115,18 @@ CASES = {
     "residual of twice": (lambda: Residual(ChannelAffine(torch.full((4,), 2.0), torch.zeros(4))), IMAGE, 3.0),
     "nested": (lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.ReLU()), nn.Identity()), (4,), None),
 }
+LINEAR = (
+    nn.Linear,
+    nn.Conv2d,
+    nn.AvgPool2d,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    ChannelAffine,
+    Normalize,
+    Centre,
+    Orthogonal,
+    UnitRowLinear,
+)
 
 
 @pytest.fixture(params=CASES)
@@ -132,7 +171,7 @@ def test_the_bound_is_above_every_slope_and_the_known_constant(case):
 
 def test_the_bound_of_linear_layers_is_attained(case):
     layer, shape, _ = case
-    if not isinstance(layer, nn.Linear | nn.Conv2d | nn.AvgPool2d | nn.BatchNorm1d | nn.BatchNorm2d | ChannelAffine):
+    if not isinstance(layer, LINEAR):
         return
     _, frozen, bound = proved(layer, shape)
     assert torch.linalg.matrix_norm(jacobian(frozen, points(shape)[0]), 2).item() >= bound * (1 - 1e-8)
@@ -198,7 +237,7 @@ def test_the_rounding_is_accounted_for(case, size, bias):
 def test_the_norm_of_magnitudes_is_bounded(case, monkeypatch):
     """α ≥ ‖ |A| ‖ and the bias's norm over all outputs, as they enter the rounding of affine layers."""
     layer, shape, _ = case
-    if not isinstance(layer, nn.Linear | nn.Conv2d | nn.AvgPool2d | nn.BatchNorm2d | ChannelAffine | Normalize):
+    if not isinstance(layer, LINEAR) or isinstance(layer, nn.BatchNorm1d):
         return
     with torch.no_grad():
         if isinstance(layer, nn.Conv2d) and layer.groups > 1:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
-import safeset.program.torch_layers  # noqa: F401  (registers torch's layers)
+import safeset.program.lipschitz_layers  # noqa: F401  (registers safeset's layers, and torch's)
 from safeset.errors import ArgumentError, UnsupportedLayerError, expected
 from safeset.inputs import all_finite
 from safeset.layers import Residual

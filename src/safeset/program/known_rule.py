@@ -1,6 +1,8 @@
 """What the rules of known layers share: all that is asked of a layer, its operation answers."""
 
 from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,6 +48,22 @@ class KnownRule(LayerRule):
         return self.value(layer, shape).rounding(shape, bound, before)
 
 
+@dataclass(frozen=True)
+class PlainRule(KnownRule):
+    """A layer without weights: the operation that it becomes, and what it is frozen into, if not itself."""
+
+    makes: Callable[[Any], Operation]
+    frozen: Callable[[Any, Shape], nn.Module] = lambda layer, shape: layer
+
+    def freeze(self, layer: Any, shape: Shape) -> nn.Module:
+        """Itself, or another."""
+        return self.frozen(layer, shape)
+
+    def value(self, layer: Any, shape: Shape) -> Operation:
+        """As it was given."""
+        return self.makes(layer)
+
+
 def weight_and_bias(layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor | None]:
     """Weight and bias in float64; of a frozen layer, which nobody else has, they are not copied once more."""
     bias = layer.bias
@@ -63,10 +81,13 @@ def meta() -> dict[str, Any]:
     return {"device": "meta", "dtype": torch.float64}
 
 
-def filled(empty: nn.Module, layer: nn.Linear | nn.Conv2d) -> nn.Module:
-    """The empty layer with the weights of another, which is given up for it, parametrisations evaluated."""
+def filled(empty: nn.Module, layer: nn.Module, **made: Tensor) -> nn.Module:
+    """The empty layer with the weights of another, which is given up for it: as they were made, or its attributes.
+
+    Parametrisations are evaluated.
+    """
     for name, tensor in list(empty.named_parameters()):
-        value = getattr(layer, name)
+        value = made.get(name, getattr(layer, name))
         if value.shape != tensor.shape or type(value) not in (Tensor, nn.Parameter):
             raise UnsupportedLayerError(
                 f"Expected a plain {name} of shape {tuple(tensor.shape)}, as the layer's attributes say, but got "

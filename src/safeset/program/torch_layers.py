@@ -5,8 +5,6 @@ What is proved is proved of the operation; here is how a layer is frozen, and wh
 
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,29 +12,13 @@ from torch import Tensor, nn
 from safeset import layers
 from safeset.errors import TrainingWarning, UnsupportedLayerError, callers_level
 from safeset.lipschitz.power_method import power_method
-from safeset.program.known_rule import KnownRule, filled, given_vector, meta, weight_and_bias
+from safeset.program.known_rule import KnownRule, PlainRule, filled, given_vector, meta, weight_and_bias
 from safeset.program.linear import ChannelAffine, Linear
-from safeset.program.operation import Operation, Shape
+from safeset.program.operation import Shape
 from safeset.program.pointwise import Absolute, LeakyReLU, MinMax, ReLU
 from safeset.program.reorder import ChannelShuffle, Flatten, Identity, Shuffle, Unshuffle
 from safeset.program.rules import Estimate, register_layer
 from safeset.program.torch_images import AdaptiveAvgPool2dRule, AvgPool2dRule, Conv2dRule, freeze_max_pool, max_pool
-
-
-@dataclass(frozen=True)
-class PlainRule(KnownRule):
-    """A layer without weights: the operation that it becomes, and what it is frozen into, if not itself."""
-
-    makes: Callable[[Any], Operation]
-    frozen: Callable[[Any, Shape], nn.Module] = lambda layer, shape: layer
-
-    def freeze(self, layer: Any, shape: Shape) -> nn.Module:
-        """Itself, or another."""
-        return self.frozen(layer, shape)
-
-    def value(self, layer: Any, shape: Shape) -> Operation:
-        """As it was given."""
-        return self.makes(layer)
 
 
 class LinearRule(KnownRule):
@@ -52,7 +34,7 @@ class LinearRule(KnownRule):
 
     def vector_shape(self, layer: nn.Linear, shape: Shape) -> Shape:
         """(in,)."""
-        return (layer.in_features,)
+        return (layer.weight.shape[1],)
 
     def estimate(self, layer: nn.Linear, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """By the power method."""
@@ -80,7 +62,7 @@ class ChannelAffineRule(KnownRule):
 
     def scale_and_shift(self, layer: Any) -> tuple[Tensor, Tensor]:
         """(channels,) each."""
-        return _floating(layer.scale), _floating(layer.shift)
+        return floating(layer.scale), floating(layer.shift)
 
 
 class NormalizeRule(ChannelAffineRule):
@@ -94,7 +76,7 @@ class NormalizeRule(ChannelAffineRule):
 
     def scale_and_shift(self, layer: layers.Normalize) -> tuple[Tensor, Tensor]:
         """1 / std and −mean / std."""
-        mean, std = _floating(layer.mean), _floating(layer.std)
+        mean, std = floating(layer.mean), floating(layer.std)
         return 1 / std, -mean / std
 
 
@@ -116,9 +98,9 @@ class BatchNormRule(ChannelAffineRule):
         """Scale = weight / √(var + eps), shift = bias − mean·scale."""
         if layer.running_var is None or layer.running_mean is None:
             raise UnsupportedLayerError("Expected batch norm with running statistics, but got none.")
-        scale = (_floating(layer.running_var) + layer.eps).rsqrt()
+        scale = (floating(layer.running_var) + layer.eps).rsqrt()
         scale = scale if layer.weight is None else layer.weight * scale
-        shift = -_floating(layer.running_mean) * scale
+        shift = -floating(layer.running_mean) * scale
         return scale, shift if layer.bias is None else shift + layer.bias
 
 
@@ -130,7 +112,7 @@ def _freeze_leaky_relu(layer: nn.LeakyReLU, shape: Shape) -> nn.Module:
     return layer
 
 
-def _floating(numbers: Tensor) -> Tensor:
+def floating(numbers: Tensor) -> Tensor:
     """Integers as float64: of an int8, |−128| would be −128."""
     return numbers if numbers.is_floating_point() else numbers.double()
 
