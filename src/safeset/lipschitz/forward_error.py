@@ -4,6 +4,8 @@ E bounds ‖computed − exact‖ at the output of a layer, r bounds ‖exact‖
 partial sum on the way, so that nothing overflows. All are rounded up; the inequalities are in docs/proofs.md.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from safeset.numerics.directed import SUBNORMAL, Up, gamma
@@ -70,12 +72,47 @@ class Rounding:
 
         E ← L·E + u|slope|(r + E) + √outputs·2⁻¹⁰⁷⁴, r ← L·r.
         """
-        exact = self.exact(lipschitz)
-        product = (self.size + self.error) * (gamma(1) * abs(slope)) + Up(outputs).root() * SUBNORMAL
-        return Rounding(exact.error + product, exact.size, exact.peak)
+        return self.bent(lipschitz, relative=gamma(1) * abs(slope), absolute=Up(outputs).root() * SUBNORMAL)
+
+    def bent(self, lipschitz: Up, *, zero: float = 0.0, relative: float = 0.0, absolute: float = 0.0) -> "Rounding":
+        """After something L-Lipschitz that maps 0 to a vector of norm ``zero`` at most, and that is computed nearly.
+
+        What it computes of a vector v differs from what it is there by at most relative·‖v‖ + absolute:
+        E ← L·E + relative·(r + E) + absolute, r ← L·r + zero.
+        """
+        size = self.size * lipschitz + zero
+        error = self.error * lipschitz
+        strays = error + (self.size + self.error) * relative + absolute
+        return Rounding(strays, size, self.peak.envelope(size + error))
 
     def plus(self, other: "Rounding") -> "Rounding":
         """After the sum of both: E ← (1 + u)(E_x + E_y) + u(r_x + r_y), r ← r_x + r_y."""
         error, size = self.error + other.error, self.size + other.size
         summed = error * (1 + gamma(1)) + size * gamma(1)
         return Rounding(summed, size, self.peak.envelope(other.peak).envelope(size + error))
+
+    def beside(self, *others: "Rounding") -> "Rounding":
+        """After putting all next to each other: E ← √ΣE², r ← √Σr², nothing is computed."""
+        every = (self, *others)
+        peak = self.peak
+        for other in others:
+            peak = peak.envelope(other.peak)
+        return Rounding(_beside([each.error for each in every]), _beside([each.size for each in every]), peak)
+
+
+def _beside(parts: Sequence[Affine]) -> Affine:
+    """√Σ(aᵢ + bᵢt)² ≤ √Σaᵢ² + √Σbᵢ²·t, for numbers ≥ 0: the triangle inequality."""
+    return Affine(root_of_squares([each.offset for each in parts]), root_of_squares([each.slope for each in parts]))
+
+
+def root_of_squares(numbers: Sequence[Up]) -> Up:
+    """√Σn²; multiplied by a power of two first, so that no square overflows, and none that counts underflows."""
+    largest = max(numbers)
+    if largest in (0.0, math.inf):
+        return largest
+    exponent = math.frexp(largest)[1]
+    total = Up(0.0)
+    for number in numbers:
+        part = number.shifted(-exponent)
+        total = total + part * part
+    return total.root().shifted(exponent)

@@ -5,6 +5,7 @@ there is no mean row. That the given bounds are bounds is for the second proofs 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
@@ -67,12 +68,21 @@ class Carried:
         after = Carried(self.strays.times(norm), self.size.times(norm), self.reached)
         return Carried(after.strays, after.size, (*self.reached, after.together))
 
-    def bent(self, norm: Fraction, slope: Fraction, outputs: int) -> "Carried":
-        """After an activation with at most one product by ``slope`` for each output."""
-        product = self.together.times(error_of(1) * abs(slope))
-        strays = (self.strays.times(norm) + product).raised(root(Fraction(outputs)) * LEAST)
-        after = Carried(self.strays.times(norm), self.size.times(norm), ())
-        return Carried(strays, after.size, (*self.reached, after.together))
+    def bent(
+        self,
+        norm: Fraction,
+        *,
+        zero: Fraction = Fraction(0),
+        relative: Fraction = Fraction(0),
+        absolute: Fraction = Fraction(0),
+    ) -> "Carried":
+        """After something with a Lipschitz constant of at most ``norm`` that is ``zero`` at 0, and computed nearly.
+
+        What it computes strays by at most ``relative`` of what enters, and by ``absolute``.
+        """
+        straight, size = self.strays.times(norm), self.size.times(norm).raised(zero)
+        strays = (straight + self.together.times(relative)).raised(absolute)
+        return Carried(strays, size, (*self.reached, straight + size))
 
     def summed(
         self, norm: Fraction, *, terms: int, absolute: Fraction, bias: Tensor | None, places: int, outputs: int
@@ -98,6 +108,22 @@ class Carried:
         size, strays = self.size + other.size, self.strays + other.strays
         strays = strays.times(1 + error_of(1)) + size.times(error_of(1))
         return Carried(strays, size, (*self.reached, *other.reached, self.together + other.together))
+
+    def beside(self, *others: "Carried") -> "Carried":
+        """After putting all next to each other: as a vector of vectors, constants and slopes apart."""
+        every = (self, *others)
+        return Carried(
+            _length([each.strays for each in every]),
+            _length([each.size for each in every]),
+            tuple(line for each in every for line in each.reached),
+        )
+
+
+def _length(lines: Sequence[Line]) -> Line:
+    """At least the length of the vector of all lines, at every ‖x‖."""
+    constants, slopes = ([*pair] for pair in zip(*((each.constant, each.slope) for each in lines), strict=True))
+    first, second = (root(Fraction(sum(each * each for each in numbers))) for numbers in (constants, slopes))
+    return Line(first, second)
 
 
 def error_of(terms: int) -> Fraction:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from safeset.errors import expected
 from safeset.lipschitz.forward_error import Rounding
-from safeset.lipschitz.forward_error_exact import Carried
+from safeset.lipschitz.forward_error_exact import LEAST, Carried, error_of, root
 from safeset.lipschitz.witness import Witness
 from safeset.numerics.directed import Up
 from safeset.numerics.integers import Deadline
@@ -165,8 +165,13 @@ class LeakyReLU(Operation):
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
         """One product for each entry."""
-        return before[0].bent(norm, Fraction(self.slope), prod(shape))
+        return before[0].bent(norm, **one_product(abs(Fraction(self.slope)), prod(shape)))
 
     def portable(self, shape: Shape, name: Named) -> dict[str, Any] | None:
         """By its slope, unless that is below 0."""
         return {"kind": "leaky", "slope": self.slope} if self.slope >= 0 else None
+
+
+def one_product(factor: Fraction, outputs: int) -> dict[str, Fraction]:
+    """How far one product by at most ``factor`` strays at each of so many outputs, for `Carried.bent`."""
+    return {"relative": error_of(1) * factor, "absolute": root(Fraction(outputs)) * LEAST}

@@ -91,7 +91,7 @@ class Program:
     def device(self) -> torch.device:
         """Where it computes."""
         constants = (tensor for node in self.nodes for tensor in node.operation.constants().values())
-        return next((tensor.device for tensor in constants), torch.device("cpu"))
+        return next((tensor.device for tensor in constants if tensor.is_floating_point()), torch.device("cpu"))
 
     @cached_property
     def products(self) -> int:

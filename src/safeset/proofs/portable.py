@@ -17,6 +17,7 @@ from safeset.guarantees import affinity
 from safeset.guarantees.guarantee import Affinity
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.program import INPUT, Node, Program
+from safeset.program.total import Sum
 from safeset.proofs import check
 from safeset.proofs.prove import LayerBound
 from safeset.system.provenance import weights_digest
@@ -134,15 +135,20 @@ def _nested(program: Program, weights: Mapping[str, Tensor], lines: Iterator[Lay
     """
     found: list[tuple[int, dict[str, Any]]] = []
     for number, node in enumerate(program.nodes):
+        numbers = [INPUT, *(at for at, _ in found)]
         if node.place.is_layer:
+            if node.inputs != (numbers[-1],):
+                raise UnsupportedLayerError(f"Expected a chain of layers, but got {node.name!r} beside another.")
             line = next(lines)
             entry = {**_entry(node, weights), "bound": line.bound, "proved by": line.method}
         else:
-            start, end = node.inputs
-            numbers = [INPUT, *(at for at, _ in found)]
+            start, end = node.inputs[0], node.inputs[-1]
             after = sum(at <= start for at, _ in found)
-            if end != numbers[-1] or start not in numbers:
-                raise UnsupportedLayerError(f"Expected a residual layer, but got another sum, {node.name!r}.")
+            is_plain = isinstance(node.operation, Sum) and node.operation.signs == (1, 1)
+            if not is_plain or end != numbers[-1] or start not in numbers:
+                raise UnsupportedLayerError(
+                    f"Expected a residual layer, but got another node that joins several, {node.name!r}."
+                )
             entry = {"kind": "residual", "body": [each for _, each in found[after:]]}
             del found[after:]
         found.append((number, entry))
