@@ -12,17 +12,27 @@ from safeset import ArgumentError, ExactRule, LayerRule, UnsupportedLayerError, 
 from safeset.audit.second_proof import reproved
 from safeset.layers import (
     Abs,
+    AOLConv2d,
+    AOLLinear,
     Centre,
     ChannelAffine,
     ChannelShift,
+    CPLConv2d,
+    CPLLinear,
     HalfAbs,
     InvertibleDownsampling,
+    LinearResidualConv2d,
     MinMax,
     Normalize,
     Orthogonal,
     OrthogonalConv1x1,
     OrthogonalLinear,
+    PositionBias,
+    PotentialConv2d,
+    PotentialLinear,
     Residual,
+    SLLConv2d,
+    SLLLinear,
     UnitRowLinear,
 )
 from safeset.lipschitz.forward_error import Rounding
@@ -54,6 +64,13 @@ def spectral_norm(layer):
 
 def orthogonal(layer):
     return nn.utils.parametrizations.orthogonal(layer, use_trivialization=False)
+
+
+def drawn(layer):
+    """With all of its weights drawn at random."""
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    return layer
 
 
 # name: a function that makes the layer, the shape of its input, its Lipschitz constant where it is known beforehand
@@ -108,6 +125,22 @@ CASES = {
     "channel shift, some stay": (lambda: ChannelShift(), (18, 3, 4), 1.0),
     "half abs": (lambda: HalfAbs(), IMAGE, 1.0),
     "half abs of even features": (lambda: HalfAbs("even"), (6,), 1.0),
+    "position bias": (lambda: drawn(PositionBias(6, 5)), IMAGE, 1.0),
+    "position bias of channels": (lambda: drawn(PositionBias(6, 5, 4)), IMAGE, 1.0),
+    "linear residual": (lambda: LinearResidualConv2d(4, scale=0.5), IMAGE, None),
+    "linear residual, wide kernel": (lambda: drawn(LinearResidualConv2d(4, 5, bias=False)), IMAGE, None),
+    "almost orthogonal": (lambda: drawn(AOLLinear(5, 7)), (5,), None),
+    "almost orthogonal, wide": (lambda: drawn(AOLLinear(7, 5, bias=False)), (2, 7), None),
+    "almost orthogonal convolution": (lambda: drawn(AOLConv2d(4, 6)), IMAGE, None),
+    "almost orthogonal convolution, strided": (lambda: drawn(AOLConv2d(4, 3, 5, stride=2)), IMAGE, None),
+    "potential": (lambda: drawn(PotentialLinear(5, 4)), (5,), None),
+    "potential on places": (lambda: PotentialLinear(5, 7), (3, 5), 1.0),
+    "potential of images": (lambda: drawn(PotentialConv2d(4, 3)), IMAGE, None),
+    "sll": (lambda: drawn(SLLLinear(5, 9)), (5,), 1.0),
+    "sll of images": (lambda: drawn(SLLConv2d(4, 3)), IMAGE, 1.0),
+    "sll, one pixel": (lambda: drawn(SLLConv2d(4, 6, 1)), IMAGE, 1.0),
+    "cpl": (lambda: drawn(CPLLinear(6, 3)), (6,), 1.0),
+    "cpl of images": (lambda: drawn(CPLConv2d(4)), IMAGE, 1.0),
     "dropout": (lambda: nn.Dropout(0.5), (5,), 1.0),
     "dropout of channels": (lambda: nn.Dropout2d(0.5), IMAGE, 1.0),
     "residual": (lambda: Residual(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))), (4,), None),
@@ -126,6 +159,9 @@ LINEAR = (
     Centre,
     Orthogonal,
     UnitRowLinear,
+    AOLLinear,
+    AOLConv2d,
+    LinearResidualConv2d,
 )
 
 

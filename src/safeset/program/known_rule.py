@@ -87,7 +87,7 @@ def filled(empty: nn.Module, layer: nn.Module, **made: Tensor) -> nn.Module:
     Parametrisations are evaluated.
     """
     for name, tensor in list(empty.named_parameters()):
-        value = made.get(name, getattr(layer, name))
+        value = made[name] if name in made else getattr(layer, name)
         if value.shape != tensor.shape or type(value) not in (Tensor, nn.Parameter):
             raise UnsupportedLayerError(
                 f"Expected a plain {name} of shape {tuple(tensor.shape)}, as the layer's attributes say, but got "

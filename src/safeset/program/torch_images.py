@@ -58,14 +58,18 @@ class Conv2dRule(KnownRule):
 
     def estimate(self, layer: nn.Conv2d, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """By the power method, on the image's own size."""
-        weight, groups = layer.weight, layer.groups
-        rows, columns = self._sliding(layer, weight, None).axes(shape)
-        return power_method(
-            lambda x: convolve(x, weight, rows, columns, groups),
-            lambda y: convolve_transposed(y, weight, rows, columns, groups),
-            given_vector(vector, weight),
-            steps,
-        )
+        return estimate_convolution(self._sliding(layer, layer.weight, None), shape, vector, steps)
+
+
+def estimate_convolution(sliding: Conv2d, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
+    """The norm of a convolution by the power method, on the image's own size."""
+    weight, groups, (rows, columns) = sliding.weight, sliding.groups, sliding.axes(shape)
+    return power_method(
+        lambda x: convolve(x, weight, rows, columns, groups),
+        lambda y: convolve_transposed(y, weight, rows, columns, groups),
+        given_vector(vector, weight),
+        steps,
+    )
 
 
 class AvgPool2dRule(KnownRule):

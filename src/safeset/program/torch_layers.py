@@ -38,8 +38,12 @@ class LinearRule(KnownRule):
 
     def estimate(self, layer: nn.Linear, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """By the power method."""
-        weight = layer.weight
-        return power_method(weight.mv, weight.mT.mv, given_vector(vector, weight), steps)
+        return estimate_matrix(layer.weight, vector, steps)
+
+
+def estimate_matrix(weight: Tensor, vector: Tensor | None, steps: int) -> Estimate:
+    """The norm of a matrix by the power method."""
+    return power_method(weight.mv, weight.mT.mv, given_vector(vector, weight), steps)
 
 
 class ChannelAffineRule(KnownRule):
