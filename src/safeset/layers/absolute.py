@@ -1,6 +1,6 @@
 """Absolute values: of all entries, or of half of the channels."""
 
-from torch import Tensor, cat, nn
+from torch import Tensor, cat, nn, stack
 
 from safeset.errors import expected, nearest
 
@@ -42,8 +42,8 @@ class HalfAbs(nn.Module):
         if channels % 2:
             raise expected("an even number of channels for HalfAbs", channels)
         if self.which == "even":
-            pairs = x.unflatten(1, (channels // 2, 2))
-            return cat([pairs[:, :, :1].abs(), pairs[:, :, 1:]], dim=2).flatten(1, 2)
+            pairs = x.reshape(len(x), channels // 2, 2, *x.shape[2:])
+            return stack([pairs[:, :, 0].abs(), pairs[:, :, 1]], dim=2).flatten(1, 2)
         first, second = x.chunk(2, dim=1)
         return cat([first.abs(), second], dim=1)
 

@@ -74,7 +74,7 @@ class Centre(nn.Module):
     def __init__(self, mean: float | Tensor | list[float] = 0.5) -> None:
         super().__init__()
         numbers = as_tensor(mean, "`mean`")
-        if numbers.ndim > 1 or not numbers.numel() or not bool(numbers.isfinite().all()):
+        if numbers.ndim > 1 or not numbers.numel() or not (numbers.is_meta or bool(numbers.isfinite().all())):
             raise expected("`mean` to be a number, or one for each channel, all finite", mean)
         self.register_buffer("mean", numbers.detach().reshape(-1).to(torch.get_default_dtype(), copy=True))
 

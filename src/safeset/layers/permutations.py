@@ -50,7 +50,7 @@ class ChannelShift(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Four groups of channels moved."""
         moving = shifted_channels(x.shape[1], self.part)
-        down, up, right, left, still = x.split([moving] * 4 + [x.shape[1] - 4 * moving], dim=1)
+        down, up, right, left, still = torch.split(x, [moving] * 4 + [x.shape[1] - 4 * moving], dim=1)
         moved = (down.roll(1, 2), up.roll(-1, 2), right.roll(1, 3), left.roll(-1, 3), still)
         return torch.cat(moved, dim=1)
 

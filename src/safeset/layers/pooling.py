@@ -25,12 +25,13 @@ class L2Pool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Lengths."""
-        if self.size is None:
-            return torch.linalg.vector_norm(x, dim=(2, 3), keepdim=True)
-        if x.shape[2] % self.size or x.shape[3] % self.size:
-            raise expected(f"images whose sides are multiples of {self.size}", tuple(x.shape[2:]))
-        squares = x.unflatten(3, (-1, self.size)).unflatten(2, (-1, self.size))  # (batch, n, h', size, w', size)
-        return torch.linalg.vector_norm(squares, dim=(3, 5))
+        batch, channels, height, width = x.shape
+        size = (height, width) if self.size is None else (self.size, self.size)
+        if height % size[0] or width % size[1]:
+            raise expected(f"images whose sides are multiples of {self.size}", (height, width))
+        squares = x.reshape(batch, channels, height // size[0], size[0], width // size[1], size[1])
+        lengths: Tensor = torch.linalg.vector_norm(squares, dim=(3, 5))
+        return lengths
 
     def extra_repr(self) -> str:
         """The size, for printing."""

@@ -29,7 +29,8 @@ class UnitRowLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """(out, into) rows of norm 1, with gradient."""
-        return self.directions / torch.linalg.vector_norm(self.directions, dim=1, keepdim=True)
+        norms: Tensor = torch.linalg.vector_norm(self.directions, dim=1, keepdim=True)
+        return self.directions / norms
 
     def forward(self, x: Tensor) -> Tensor:
         """Wx + b."""

@@ -9,6 +9,7 @@ from torch import nn
 from safeset.errors import expected, nearest
 from safeset.inputs import as_count
 
+MOST = 4096  # of any setting: a recipe comes from elsewhere, and must not make a network without end
 Layers = list[nn.Module]
 Build = Callable[..., Layers]  # of shape and classes; settings are keywords, with defaults
 
@@ -27,8 +28,9 @@ def check_settings(name: str, build: Build, given: Mapping[str, Any]) -> None:
             wanted = f"settings of {name!r} to be among {', '.join(known)}" if known else f"no settings for {name!r}"
             remedy = nearest(setting, known) if known else "Its name says all of its sizes."
             raise expected(wanted, f"`{setting}`", remedy)
-        if as_count(value) is None:
-            raise expected(f"`{setting}` to be an integer ≥ 1", repr(value))
+        count = as_count(value)
+        if count is None or count > MOST:
+            raise expected(f"`{setting}` to be an integer in 1..{MOST}", repr(value))
 
 
 def image(shape: tuple[int, ...], multiple: int) -> tuple[int, int, int]:

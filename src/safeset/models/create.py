@@ -1,5 +1,6 @@
 """Networks by their names."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -43,7 +44,7 @@ def create_model(
     if initialisation not in INITIALISATIONS:
         remedy = nearest(initialisation, INITIALISATIONS)
         raise expected(f"`initialisation` to be one of {', '.join(INITIALISATIONS)}", repr(initialisation), remedy)
-    check_settings(name, _MODELS[name], settings)
+    check_model(name, settings)
     network = nn.Sequential(*_MODELS[name](check_shape(input_shape), count, **settings))
     for layer in network.modules() if initialisation == "orthogonal" else ():
         if isinstance(layer, nn.Linear | nn.Conv2d):
@@ -51,6 +52,11 @@ def create_model(
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
     return network
+
+
+def check_model(name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a model by its name does not have."""
+    check_settings(name, _MODELS[name], settings)
 
 
 def list_models() -> list[str]:

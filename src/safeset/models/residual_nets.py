@@ -79,5 +79,5 @@ def _block(width: int) -> Residual:
     last = nn.Conv2d(width, width, 3, padding=1)
     with torch.no_grad():
         for parameter in last.parameters():
-            parameter *= SMALL
+            parameter.mul_(SMALL)
     return Residual(nn.Sequential(nn.Conv2d(width, width, 3, padding=1), MinMax(), last))
