@@ -141,9 +141,9 @@ def test_settings_are_those_of_the_model():
     assert net[1].size == 8
     assert create_model("shift-net-s", input_shape=(3, 32, 32), classes=7, depth=2)[2].weight.shape == (128, 48)
     shape = {"input_shape": (3, 32, 32), "classes": 7}
-    with pytest.raises(ArgumentError, match="no settings for 'cnn-2c2f', but got `depth`. Its name says"):
+    with pytest.raises(ArgumentError, match=r"no settings for 'cnn-2c2f', but got `depth`\. Its name says"):
         create_model("cnn-2c2f", **shape, depth=3)
-    with pytest.raises(ArgumentError, match="among depth, width, patch, dense, part, but got `dept`.*'depth'"):
+    with pytest.raises(ArgumentError, match=r"among depth, width, patch, dense, part, but got `dept`.*'depth'"):
         create_model("shift-net", **shape, dept=3)
     for wrong in (0, 2.5, True, 10**9):
         with pytest.raises(ArgumentError, match="`depth` to be an integer in 1"):
