@@ -69,16 +69,16 @@ MUTANTS = {
         "lipschitz/test_layers",
         (
             "program/total.py",
-            "return before[0] + before[1]\n\n    def rounding",
-            "return before[0]\n\n    def rounding",
+            "return Up(sum(before, Up(0.0)))",
+            "return before[0]",
         ),
     ],
     "residual counted as its body": [
         "lipschitz/test_layers",
         (
             "program/total.py",
-            "return before[0] + before[1]\n\n    def rounding",
-            "return before[1]\n\n    def rounding",
+            "return Up(sum(before, Up(0.0)))",
+            "return before[1]",
         ),
     ],
     "the estimate used in certify": [

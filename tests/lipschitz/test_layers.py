@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.smooth import SMOOTH, nearly_exact
 from safeset import ArgumentError, ExactRule, LayerRule, UnsupportedLayerError, register_layer
 from safeset.audit.second_proof import reproved
 from safeset.layers import (
@@ -54,6 +55,11 @@ def batch_norm(layer):
     return layer
 
 
+def slopes(layer, *numbers):
+    layer.weight.data = torch.tensor(numbers)
+    return layer
+
+
 def weight_norm(layer):
     return nn.utils.parametrizations.weight_norm(layer)
 
@@ -95,6 +101,41 @@ CASES = {
     "leaky relu": (lambda: nn.LeakyReLU(0.3), (5,), 1.0),
     "steep leaky relu": (lambda: nn.LeakyReLU(-2.5), (5,), 2.5),
     "abs": (lambda: Abs(), (5,), 1.0),
+    "tanh": (lambda: nn.Tanh(), (5,), 1.0),
+    "sigmoid": (lambda: nn.Sigmoid(), (5,), 0.25),
+    "silu": (lambda: nn.SiLU(), (5,), 1.0998393201288669),
+    "gelu": (lambda: nn.GELU(), (5,), 1.1289041451851547),
+    "gelu by tanh": (lambda: nn.GELU(approximate="tanh"), (5,), 1.1289930686587717),
+    "mish": (lambda: nn.Mish(), (5,), 1.0884981612517278),
+    "softplus": (lambda: nn.Softplus(), (5,), 1.0),
+    "softplus that jumps": (lambda: nn.Softplus(beta=2.0, threshold=1.0), (5,), 1.0),
+    "elu": (lambda: nn.ELU(0.7), (5,), 1.0),
+    "steep elu": (lambda: nn.ELU(-2.5), (5,), 2.5),
+    "selu": (lambda: nn.SELU(), (5,), 1.6732632423543772 * 1.0507009873554805),
+    "celu": (lambda: nn.CELU(0.3), (5,), 1.0),
+    "hard tanh": (lambda: nn.Hardtanh(-0.5, 1.5), (5,), 1.0),
+    "hard tanh above 0": (lambda: nn.Hardtanh(0.5, math.inf), (5,), 1.0),
+    "relu 6": (lambda: nn.ReLU6(), IMAGE, 1.0),
+    "hard swish": (lambda: nn.Hardswish(), (5,), 1.5),
+    "hard sigmoid": (lambda: nn.Hardsigmoid(), (5,), 1 / 6),
+    "prelu": (lambda: slopes(nn.PReLU(), -1.5), (5,), 1.5),
+    "prelu of channels": (lambda: slopes(nn.PReLU(4), 0.5, -0.25, 2.0, -3.0), IMAGE, 3.0),
+    "unflatten": (lambda: nn.Unflatten(1, (2, -1)), (6,), 1.0),
+    "unflatten of an image": (lambda: nn.Unflatten(-1, (5, 1)), IMAGE, 1.0),
+    "zeros around images": (lambda: nn.ZeroPad2d((1, 0, 2, 1)), IMAGE, 1.0),
+    "images without their edge": (lambda: nn.ConstantPad2d((-1, 2, 0, -2), 0.0), IMAGE, 1.0),
+    "zeros around rows": (lambda: nn.ZeroPad1d((2, 1)), (3, 4), 1.0),
+    "zeros as constants": (lambda: nn.ConstantPad1d(1, 0.0), (3, 4), 1.0),
+    "circular padding": (lambda: nn.CircularPad2d((1, 2, 0, 3)), IMAGE, 2.0),
+    "circular padding of rows": (lambda: nn.CircularPad1d(2), (3, 4), math.sqrt(2)),
+    "circular padding of short rows": (lambda: nn.CircularPad1d(3), (3, 4), math.sqrt(3)),
+    "reflection padding": (lambda: nn.ReflectionPad2d((2, 1, 1, 0)), IMAGE, 2.0),
+    "reflection padding of rows": (lambda: nn.ReflectionPad1d((1, 2)), (3, 4), math.sqrt(3)),
+    "replication padding": (lambda: nn.ReplicationPad2d((1, 0, 2, 0)), IMAGE, math.sqrt(6)),
+    "replication padding of rows": (lambda: nn.ReplicationPad1d((3, 1)), (3, 4), 2.0),
+    "dropout of volumes": (lambda: nn.Dropout3d(0.5), IMAGE, 1.0),
+    "alpha dropout": (lambda: nn.AlphaDropout(0.5), (5,), 1.0),
+    "alpha dropout of channels": (lambda: nn.FeatureAlphaDropout(0.5), IMAGE, 1.0),
     "identity": (lambda: nn.Identity(), (5,), 1.0),
     "invertible downsampling": (lambda: InvertibleDownsampling(2), (2, 4, 6), 1.0),
     "pixel unshuffle": (lambda: nn.PixelUnshuffle(2), (2, 4, 6), 1.0),
@@ -197,7 +238,8 @@ def test_the_bound_is_above_every_slope_and_the_known_constant(case):
     layer, shape, known = case
     _, frozen, bound = proved(layer, shape)
     slopes = [torch.linalg.matrix_norm(jacobian(frozen, x), 2).item() for x in points(shape)]
-    assert max(slopes) <= bound * (1 + 1e-13)
+    slack = 1e-7 if isinstance(layer, nn.Hardsigmoid) else 1e-13  # torch's gradient of it has ⅙ in float32
+    assert max(slopes) <= bound * (1 + slack)
     x, y = points(shape, seed=1), points(shape, seed=2)
     moved = (frozen(x) - frozen(y)).flatten(1).norm(dim=1)
     assert (moved <= bound * (x - y).flatten(1).norm(dim=1) * (1 + 1e-13)).all()
@@ -263,7 +305,7 @@ def test_the_rounding_is_accounted_for(case, size, bias):
     with torch.no_grad():
         computed = frozen(x)
     for point, image in zip(x, computed, strict=True):
-        exact = evaluate(frozen, rational(point))
+        exact = nearly_exact(frozen, point) if type(frozen) in SMOOTH else evaluate(frozen, rational(point))
         norm = Fraction(row_norms(point.flatten()).item())
         allowed = Fraction(after.error.offset) + Fraction(after.error.slope) * norm
         assert squared_norm(rational(image) - exact) <= allowed**2
@@ -411,6 +453,21 @@ REFUSED = {
         "inplace=False at the start of a residual",
     ),
     "no channels": (lambda: nn.Conv2d(2, 2, 3), (5, 5), "images of shape"),
+    "threshold": (lambda: nn.Softplus(threshold=1e4), (4,), "'0' .Softplus.*threshold in −700…700"),
+    "beta": (lambda: nn.Softplus(beta=-1.0), (4,), "finite beta > 0"),
+    "growing elu": (lambda: nn.CELU(-1.0), (4,), "the input's ≥ 0"),
+    "no celu": (lambda: nn.CELU(0.0), (4,), "division by zero"),
+    "endless clamp": (lambda: nn.Hardtanh(math.nan, 1.0), (4,), "ends of a clamp"),
+    "approximation": (lambda: nn.GELU(approximate="sigmoid"), (4,), "approximate='none' or 'tanh'"),
+    "slopes of other channels": (lambda: nn.PReLU(3), (4,), "Expected 3 channels, but got 4"),
+    "padding with ones": (lambda: nn.ConstantPad2d(1, 1.0), (1, 4, 4), "padding with zeros"),
+    "padding of no image": (lambda: nn.ReflectionPad2d(1), (4, 4), "points of 3 axes"),
+    "unflattened batch": (lambda: nn.Unflatten(0, (1, 2)), (4,), "axis of points"),
+    "layer norm": (lambda: nn.LayerNorm(4), (4,), "no finite Lipschitz constant.*use batch norm, whose statistics are"),
+    "group norm": (lambda: nn.GroupNorm(1, 4), (4,), "of type GroupNorm.*no finite Lipschitz constant"),
+    "instance norm": (lambda: nn.InstanceNorm2d(1), (1, 4, 4), "of type InstanceNorm2d.*no finite Lipschitz constant"),
+    "rms norm": (lambda: nn.RMSNorm(4), (4,), "of type RMSNorm.*no finite Lipschitz constant"),
+    "attention": (lambda: nn.MultiheadAttention(4, 1), (2, 4), "of type MultiheadAttention.*grows with its input"),
     "slope": (lambda: nn.LeakyReLU(math.nan), (4,), "finite negative_slope"),
     "old weight norm": (lambda: pre_hooked(nn.Linear(4, 4)), (4,), "torch.nn.utils.parametrizations"),
 }

@@ -64,6 +64,8 @@ class Measured:
             )
             windows = self._within(found.windows)
         covers = f"the frozen network in exact arithmetic, and its float64 program as run on {windows.device.type}"
+        if self._seen.program.assumptions:
+            covers += f", assuming that {'; that '.join(self._seen.program.assumptions)}"
         found = replace(found, covers=covers, layers=self._bounds.layers, _source=self._seen)
         return replace(found, windows=windows, prefer=prefer)
 

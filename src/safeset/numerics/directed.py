@@ -31,6 +31,14 @@ class Up(float):
     __radd__ = __add__
     __rmul__ = __mul__
 
+    @staticmethod
+    def above(exact: Fraction) -> "Up":
+        """The least number that is at least as large as a fraction ≥ 0; ∞ if there is none."""
+        try:
+            return Up(_above(float(exact), exact))
+        except OverflowError:
+            return Up(math.inf)
+
     def root(self) -> "Up":
         """√self."""
         root = math.sqrt(self)
@@ -54,8 +62,7 @@ class Up(float):
 
 def gamma(n: int) -> Up:
     """γ_n = nu / (1 − nu), u = 2⁻⁵³: the relative error of n roundings, whatever their order."""
-    exact = Fraction(n, 2**53 - n)
-    return Up(_above(float(exact), exact))
+    return Up.above(Fraction(n, 2**53 - n))
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -52,16 +52,21 @@ class KnownRule(LayerRule):
 class PlainRule(KnownRule):
     """A layer without weights: the operation that it becomes, and what it is frozen into, if not itself."""
 
-    makes: Callable[[Any], Operation]
+    makes: Callable[[Any, Shape], Operation]
     frozen: Callable[[Any, Shape], nn.Module] = lambda layer, shape: layer
 
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
-        """Itself, or another."""
-        return self.frozen(layer, shape)
+        """Itself, or another; refused if its settings are none for the operation."""
+        frozen = self.frozen(layer, shape)
+        try:
+            self.makes(frozen, shape)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise UnsupportedLayerError(str(error)) from None
+        return frozen
 
     def value(self, layer: Any, shape: Shape) -> Operation:
         """As it was given."""
-        return self.makes(layer)
+        return self.makes(layer, shape)
 
 
 def weight_and_bias(layer: nn.Linear | nn.Conv2d) -> tuple[Tensor, Tensor | None]:

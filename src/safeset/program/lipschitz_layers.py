@@ -167,8 +167,8 @@ _KNOWN: dict[type[nn.Module], KnownRule] = {
     **dict.fromkeys((layers.AOLConv2d, layers.LinearResidualConv2d), MadeConv2dRule()),
     **dict.fromkeys((layers.PotentialLinear, layers.PotentialConv2d), PotentialRule()),
     **dict.fromkeys((layers.SLLLinear, layers.SLLConv2d, layers.CPLLinear, layers.CPLConv2d), MadePotentialRule()),
-    layers.ChannelShift: PlainRule(lambda layer: ChannelShift(int(layer.part))),
-    layers.HalfAbs: PlainRule(lambda layer: HalfAbsolute(layer.which == "even")),
+    layers.ChannelShift: PlainRule(lambda layer, shape: ChannelShift(int(layer.part))),
+    layers.HalfAbs: PlainRule(lambda layer, shape: HalfAbsolute(layer.which == "even")),
 }
 for _kind, _rule in _KNOWN.items():
     register_layer(_kind, _rule)

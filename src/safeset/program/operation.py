@@ -69,6 +69,11 @@ class Operation(ABC):
         """What else it is made of, as plain values."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in self.constants()}
 
+    @property
+    def assumption(self) -> str | None:
+        """What is believed of the library, not proved, in words that go on after "assuming that"; None if nothing."""
+        return None
+
     def __deepcopy__(self, memo: Any) -> "Operation":
         """A copy with tensors of its own."""
         parts = {each.name: copy.deepcopy(getattr(self, each.name), memo) for each in fields(self)}

@@ -94,6 +94,12 @@ class Program:
         return next((tensor.device for tensor in constants if tensor.is_floating_point()), torch.device("cpu"))
 
     @cached_property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is believed of the library that computes it, not proved: each different one once, in order."""
+        every = (node.operation.assumption for node in self.nodes)
+        return tuple(dict.fromkeys(each for each in every if each is not None))
+
+    @cached_property
     def products(self) -> int:
         """Multiplications of one point, about."""
         return sum(node.operation.products(node.shape) for node in self.nodes)

@@ -172,11 +172,26 @@ _CALL = nn.Module._call_impl
 _CONTAINERS: dict[type[nn.Module], dict[str, Any]] = {kind: methods(kind) for kind in (nn.Sequential, Residual)}
 
 
+_REFUSED: dict[tuple[type[nn.Module], ...], str] = {
+    (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d): (
+        "It divides by what it measures of its input, so it has no finite Lipschitz constant: use batch norm, whose "
+        "statistics are constants in evaluation, or subtract the mean by a linear layer. "
+    ),
+    (nn.MultiheadAttention,): (
+        "Attention multiplies its input with itself: its slope grows with its input, and no Lipschitz constant is "
+        "finite. Mix pixels by convolutions, shifts or pooling instead. "
+    ),
+}
+
+
 def _remedy(layer: nn.Module) -> str:
     """What to do about a layer that is not known."""
     inner = next((attribute for attribute in ("_orig_mod", "module") if attribute in layer._modules), None)
     if inner:
         return f"Give the network inside, its .{inner}. "
+    refused = next((text for kinds, text in _REFUSED.items() if isinstance(layer, kinds)), None)
+    if refused:
+        return refused
     if "softmax" in type(layer).__name__.lower():
         return "Leave it out: the network must give plain logits. "
     if next(layer.children(), None) is not None:

@@ -124,7 +124,7 @@ def freeze_max_pool(layer: nn.MaxPool2d, shape: Shape) -> nn.Module:
     return layer
 
 
-def max_pool(layer: nn.MaxPool2d) -> MaxPooling:
+def max_pool(layer: nn.MaxPool2d, shape: Shape) -> MaxPooling:
     """Its sizes."""
     return MaxPooling(
         stride=_pair(layer.stride),

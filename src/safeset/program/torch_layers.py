@@ -18,7 +18,9 @@ from safeset.program.operation import Shape
 from safeset.program.pointwise import Absolute, LeakyReLU, MinMax, ReLU
 from safeset.program.reorder import ChannelShuffle, Flatten, Identity, Shuffle, Unshuffle
 from safeset.program.rules import Estimate, register_layer
+from safeset.program.torch_activations import ACTIVATIONS
 from safeset.program.torch_images import AdaptiveAvgPool2dRule, AvgPool2dRule, Conv2dRule, freeze_max_pool, max_pool
+from safeset.program.torch_shapes import SHAPES
 
 
 class LinearRule(KnownRule):
@@ -122,24 +124,26 @@ def floating(numbers: Tensor) -> Tensor:
 
 
 _PLAIN: dict[type[nn.Module], PlainRule] = {
-    nn.ReLU: PlainRule(lambda layer: ReLU()),
-    layers.MinMax: PlainRule(lambda layer: MinMax()),
-    layers.Abs: PlainRule(lambda layer: Absolute()),
-    nn.LeakyReLU: PlainRule(lambda layer: LeakyReLU(float(layer.negative_slope)), _freeze_leaky_relu),
-    nn.Identity: PlainRule(lambda layer: Identity()),
+    nn.ReLU: PlainRule(lambda layer, shape: ReLU()),
+    layers.MinMax: PlainRule(lambda layer, shape: MinMax()),
+    layers.Abs: PlainRule(lambda layer, shape: Absolute()),
+    nn.LeakyReLU: PlainRule(lambda layer, shape: LeakyReLU(float(layer.negative_slope)), _freeze_leaky_relu),
+    nn.Identity: PlainRule(lambda layer, shape: Identity()),
     **dict.fromkeys(
-        (nn.Dropout, nn.Dropout1d, nn.Dropout2d),
-        PlainRule(lambda layer: Identity(), lambda layer, shape: nn.Identity()),
+        (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
+        PlainRule(lambda layer, shape: Identity(), lambda layer, shape: nn.Identity()),
     ),
-    nn.Flatten: PlainRule(lambda layer: Flatten(int(layer.start_dim), int(layer.end_dim))),
-    layers.InvertibleDownsampling: PlainRule(lambda layer: Unshuffle(int(layer.size))),
-    nn.PixelUnshuffle: PlainRule(lambda layer: Unshuffle(int(layer.downscale_factor))),
-    nn.PixelShuffle: PlainRule(lambda layer: Shuffle(int(layer.upscale_factor))),
-    nn.ChannelShuffle: PlainRule(lambda layer: ChannelShuffle(int(layer.groups))),
+    nn.Flatten: PlainRule(lambda layer, shape: Flatten(int(layer.start_dim), int(layer.end_dim))),
+    layers.InvertibleDownsampling: PlainRule(lambda layer, shape: Unshuffle(int(layer.size))),
+    nn.PixelUnshuffle: PlainRule(lambda layer, shape: Unshuffle(int(layer.downscale_factor))),
+    nn.PixelShuffle: PlainRule(lambda layer, shape: Shuffle(int(layer.upscale_factor))),
+    nn.ChannelShuffle: PlainRule(lambda layer, shape: ChannelShuffle(int(layer.groups))),
     nn.MaxPool2d: PlainRule(max_pool, freeze_max_pool),
 }
 _KNOWN: dict[type[nn.Module], KnownRule] = {
     **_PLAIN,
+    **ACTIVATIONS,
+    **SHAPES,
     nn.Linear: LinearRule(),
     nn.Conv2d: Conv2dRule(),
     layers.ChannelAffine: ChannelAffineRule(),
