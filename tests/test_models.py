@@ -33,7 +33,7 @@ SHAPES = {
     "mlp-2x32": ((2,), 4, None),
     "mlp-2x256": ((7,), 3, None),
     "shift-net": ((3, 16, 16), 5, None),
-    "shift-net-s": ((3, 32, 32), 100, 185_756),
+    "shift-net-s": ((3, 32, 32), 100, 184_804),
     "shift-net-m": ((3, 16, 16), 5, None),
     "shift-net-l": ((3, 16, 16), 5, None),
     "liresnet": ((3, 16, 16), 5, None),
@@ -73,7 +73,7 @@ def test_every_model_is_certifiable(name):
     assert net(torch.rand(2, *shape)).shape == (2, classes)
     assert net.classes == classes
     constants, _ = net.estimate(None, net.start_vectors(), 1)
-    assert float(constants.scale) > 0
+    assert float(torch.as_tensor(constants.scale).detach()) > 0
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -163,9 +163,9 @@ def test_a_recipe_gives_sizes(tmp_path):
         "sizes": {"depth": 2, "width": 16},
         "guarantee": "rt3",
         "epsilon": 0.25,
-        "epochs": 1,
-        "batch": 256,
-        "optimiser": {"rate": 3e-3},
+        "epochs": 3,
+        "batch": 64,
+        "optimiser": {"rate": 1e-2},
     }
     recipe = Recipe.from_table(table)
     assert Recipe.from_table(tomllib.loads(recipe.text())) == recipe

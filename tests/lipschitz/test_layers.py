@@ -22,6 +22,7 @@ from safeset.layers import (
     CPLLinear,
     HalfAbs,
     InvertibleDownsampling,
+    L2Pool,
     LinearResidualConv2d,
     MinMax,
     Normalize,
@@ -184,6 +185,8 @@ CASES = {
     "channel shift, some stay": (lambda: ChannelShift(), (18, 3, 4), 1.0),
     "half abs": (lambda: HalfAbs(), IMAGE, 1.0),
     "half abs of even features": (lambda: HalfAbs("even"), (6,), 1.0),
+    "l2 pooling of all": (lambda: L2Pool(), IMAGE, 1.0),
+    "l2 pooling of squares": (lambda: L2Pool(2), (3, 4, 6), 1.0),
     "position bias": (lambda: drawn(PositionBias(6, 5)), IMAGE, 1.0),
     "position bias of channels": (lambda: drawn(PositionBias(6, 5, 4)), IMAGE, 1.0),
     "linear residual": (lambda: LinearResidualConv2d(4, scale=0.5), IMAGE, None),
@@ -465,6 +468,8 @@ REFUSED = {
     "ceil mode of rows": (lambda: nn.AvgPool1d(2, ceil_mode=True), (1, 5), "whole windows"),
     "uneven maxima": (lambda: nn.AdaptiveMaxPool2d(2), (1, 5, 5), "divides the image's"),
     "l1 pooling": (lambda: nn.LPPool2d(1, 2), (1, 4, 4), "norm_type=2"),
+    "l2 pooling that leaves pixels out": (lambda: L2Pool(2), (1, 4, 5), "multiples of 2"),
+    "l2 pooling of features": (lambda: L2Pool(), (4,), "images of shape"),
     "overlapping l2 pooling": (lambda: nn.LPPool2d(2, 2, 1), (1, 4, 4), "do not overlap"),
     "ceil mode": (lambda: nn.AvgPool2d(2, ceil_mode=True), (1, 5, 5), "whole windows"),
     "padding not counted": (lambda: nn.AvgPool2d(3, padding=1, count_include_pad=False), (1, 5, 5), "whole windows"),
@@ -543,6 +548,40 @@ def test_in_place_is_fine_where_no_shortcut_is_changed():
 def test_layers_that_cannot_run_are_named(layer):
     with pytest.raises(ArgumentError, match=r"Run the network once|window lie in the padding"):
         capture(nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2)), (1, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (ChannelShift(8), "at least 8 channels, of which one in 8 moves each way, but got 3"),
+        (HalfAbs(), "an even number of channels for HalfAbs, but got 3"),
+        (HalfAbs("even"), "an even number of channels for HalfAbs, but got 3"),
+        (PositionBias(3, 4), "check input_shape"),
+        (PositionBias(4, 4, 6), "check input_shape"),
+        (OrthogonalConv1x1(4, 4), "check input_shape"),
+    ],
+)
+def test_layers_that_do_not_fit_are_named(layer, message):
+    with pytest.raises(ArgumentError, match=message):
+        capture(nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2)), (3, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ChannelShift(3),
+        lambda: ChannelShift(4.5),
+        lambda: HalfAbs("odd"),
+        lambda: PositionBias(0, 3),
+        lambda: L2Pool(0),
+        lambda: Centre([[0.5]]),
+        lambda: Centre(math.nan),
+        lambda: UnitRowLinear(3, 0),
+    ],
+)
+def test_settings_that_cannot_be_are_named(make):
+    with pytest.raises(ArgumentError, match="Expected"):
+        make()
 
 
 def test_an_own_layer_is_registered_in_one_place():

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from safeset import layers
-from safeset.errors import UnsupportedLayerError
+from safeset.errors import UnsupportedLayerError, expected
 from safeset.program.entries import Shift
 from safeset.program.known_rule import KnownRule, PlainRule, filled, meta
+from safeset.program.l2_pool import RootOfSquares
 from safeset.program.operation import Operation, Shape
 from safeset.program.pointwise import HalfAbsolute
 from safeset.program.potential import PotentialStep
@@ -146,6 +147,17 @@ def dense(layer: Any) -> nn.Module:
     return filled(nn.Linear(into, out, layer.bias is not None, **meta()), layer)
 
 
+def _l2_pool(layer: layers.L2Pool, shape: Shape) -> RootOfSquares:
+    """Over all pixels, or over squares that leave none out."""
+    if len(shape) != 3:
+        raise expected("images of shape (channels, height, width)", shape)
+    _, height, width = shape
+    rows, columns = (height, width) if layer.size is None else (int(layer.size),) * 2
+    if height % rows or width % columns:
+        raise expected(f"images whose sides are multiples of {layer.size}", (height, width))
+    return RootOfSquares((rows, columns))
+
+
 def _stride(layer: Any) -> int:
     """Of a convolution that makes its kernel; 1 where it has none."""
     return int(getattr(layer, "stride", 1))
@@ -168,6 +180,7 @@ _KNOWN: dict[type[nn.Module], KnownRule] = {
     **dict.fromkeys((layers.PotentialLinear, layers.PotentialConv2d), PotentialRule()),
     **dict.fromkeys((layers.SLLLinear, layers.SLLConv2d, layers.CPLLinear, layers.CPLConv2d), MadePotentialRule()),
     layers.ChannelShift: PlainRule(lambda layer, shape: ChannelShift(int(layer.part))),
+    layers.L2Pool: PlainRule(_l2_pool),
     layers.HalfAbs: PlainRule(lambda layer, shape: HalfAbsolute(layer.which == "even")),
 }
 for _kind, _rule in _KNOWN.items():

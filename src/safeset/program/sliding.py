@@ -81,8 +81,11 @@ class Conv2d(Sliding):
 
     @property
     def _is_pointwise(self) -> bool:
-        """Whether it is one matrix, at each pixel that it reads: its norm is then that of the matrix."""
-        return self.kernel == (1, 1) and self.groups == 1
+        """Whether it is one matrix, at each pixel that it reads, once: its norm is then that of the matrix.
+
+        A subclass may read pixels more than once, such as one that pads with copies.
+        """
+        return type(self) is Conv2d and self.kernel == (1, 1) and self.groups == 1
 
     def run(self, *inputs: Tensor) -> Tensor:
         """By ATen; on a GPU as products of matrices, where its own way in float64 takes one point at a time."""
