@@ -19,7 +19,7 @@ from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.forward_error_exact import Carried, absolute_norm
 from safeset.lipschitz.witness import Witness
 from safeset.numerics.directed import Up
-from safeset.numerics.integers import Deadline
+from safeset.numerics.integers import Deadline, Incidence
 from safeset.numerics.multiples import Multiples
 from safeset.numerics.strict import convolved, strict_arithmetic
 from safeset.program.linear import bias_norm, dense_proof, dense_work, dot, shifted
@@ -150,10 +150,13 @@ class Conv2d(Sliding):
             parts.append(total)
         return shifted(Multiples(np.concatenate(parts), x[0].unit * weight.unit), self.bias, 0)
 
-    def second_bound(self, shape: Shape) -> Iterator[Part]:
+    def second_bound(self, shape: Shape) -> Iterator[Part] | None:
         """Each group alone; a matrix at every pixel is as large as at one."""
+        return self._parts(*(([(0, 0, 0)],) * 2 if self._is_pointwise else incidences_of(self, shape)))
+
+    def _parts(self, rows: list[Incidence], columns: list[Incidence]) -> Iterator[Part]:
+        """The groups, with what their outputs read."""
         for kernel in np.split(self.weight.detach().cpu().numpy(), self.groups):
-            rows, columns = ([(0, 0, 0)],) * 2 if self._is_pointwise else incidences_of(self, shape)
             yield Part(kernel, rows, columns)
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
@@ -168,7 +171,7 @@ class Conv2d(Sliding):
             outputs=pixels * len(self.weight),
         )
 
-    def portable(self, shape: Shape, name: Named) -> dict[str, Any]:
+    def portable(self, shape: Shape, name: Named) -> dict[str, Any] | None:
         """By its numbers."""
         own = {"kind": "conv", "weight": name("weight"), "bias": name("bias"), "groups": [self.groups]}
         return {**own, **self.geometry(shape)}
