@@ -98,16 +98,17 @@ def _layer(node: Node, bound: float, deadline: Deadline) -> Outcome:
         return "refuted", "not a number ≥ 0", None
     if bound == math.inf:
         return "proved", "every norm is below ∞", None
-    known = node.operation.second_bound(node.shape)
+    operation, wanted = node.operation.reduced(Fraction(bound))
+    known = operation.second_bound(node.shape)
     if known is None:
         return "not covered", "no second proof of this type of layer", None
     if isinstance(known, ClosedForm):
-        return "proved" if Fraction(bound) ** 2 >= known.square else "refuted", known.why, known.constant
-    lower, vector = power_method(node.operation, node.shape, deadline, POWER_STEPS)
+        return "proved" if wanted**2 >= known.square else "refuted", known.why, known.constant
+    lower, vector = power_method(operation, node.shape, deadline, POWER_STEPS)
     try:
-        if lower > bound and _stretches(node.operation, vector, Fraction(bound), deadline):
+        if lower > wanted and _stretches(operation, vector, wanted, deadline):
             return "refuted", "a vector that it stretches by more, in fractions", lower
-        return _linear(list(known), Fraction(bound), lower, deadline, _device(node.operation))
+        return _linear(list(known), wanted, lower, deadline, _device(operation))
     except OutOfTimeError:
         return "not covered", f"{NO_TIME}; a lower bound by the power method", lower
 
