@@ -21,6 +21,7 @@ from safeset.capture.graph import POINTS, Graph, View
 from safeset.capture.in_place import roots_of_writes, writes
 from safeset.errors import ArgumentError, SafesetError, UnsupportedLayerError, expected
 from safeset.numerics.strict import without_modes
+from safeset.program.content import Content, same_values
 from safeset.program.freezing import freeze_layer, probe
 from safeset.program.linear import Linear
 from safeset.program.operation import Shape
@@ -43,12 +44,20 @@ class Exported:
         roots: for values that are written into, the value whose place each takes.
         names: for each tensor that the graph takes, the name of the parameter or buffer that it is.
         constants: tensors that the forward itself makes, by the graph's names.
+        input_shape: of one input.
+        structure: types and attributes of all modules, without their tensors.
     """
 
     graph: fx.Graph
     roots: Mapping[fx.Node, fx.Node]
     names: Mapping[str, str]
     constants: Mapping[str, Tensor]
+    input_shape: Shape
+    structure: list[Any]
+
+    def is_of(self, network: nn.Module, input_shape: Shape) -> bool:
+        """Whether it is what a network computes that may have other weights."""
+        return self.input_shape == input_shape and same_values(self.structure, Content.of(network).structure)
 
 
 def export(network: nn.Module, input_shape: Shape) -> Exported:
@@ -76,7 +85,7 @@ def export(network: nn.Module, input_shape: Shape) -> Exported:
         )
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     constants = {key: whole.constants[name] for key, name in signature.inputs_to_lifted_tensor_constants.items()}
-    return Exported(whole.graph, roots, names, constants)
+    return Exported(whole.graph, roots, names, constants, input_shape, Content.of(network).structure)
 
 
 def program_of_export(exported: Exported, network: nn.Module, input_shape: Shape) -> Program:
