@@ -120,8 +120,8 @@ def _product(graph: Graph, x: View, y: View, name: str) -> View:
         if gelu is not None:
             return gelu
     raise UnsupportedLayerError(
-        "a product of two values that both depend on the input has no Lipschitz constant; products with constants, "
-        "x·sigmoid(x) and GELU have one"
+        "a product of two values that both depend on the input, as in gates and squeeze-and-excitation, has no "
+        "Lipschitz constant; products with constants, x·sigmoid(x) and GELU have one"
     )
 
 
