@@ -1,4 +1,4 @@
-"""Networks in exact arithmetic: small cases by hand, torch's layers on whole numbers, and what is refused."""
+"""Networks in exact arithmetic: small cases by hand, torch's layers on integers, and what is refused."""
 
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ from safeset.program.exact import evaluate
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 IMAGE = (4, 7, 6)
 
-# On small whole numbers torch rounds nothing, so it must agree in every bit; weights and biases are whole numbers too.
+# On small integers torch rounds nothing, so it must agree in every bit; weights and biases are integers too.
 LAYERS = {
     "linear": (nn.Linear(6, 3), (6,)),
     "linear on places": (nn.Linear(6, 3), (2, 6)),
@@ -34,6 +34,16 @@ LAYERS = {
     "max-pooling, dilated": (nn.MaxPool2d((3, 2), stride=1, dilation=(2, 3)), IMAGE),
     "max-pooling, all windows": (nn.MaxPool2d((3, 2), stride=(3, 4), padding=(1, 0), ceil_mode=True), IMAGE),
     "max-pooling, a window too many": (nn.MaxPool2d(2, stride=2, padding=1, ceil_mode=True), IMAGE),
+    "convolution, circular": (nn.Conv2d(4, 2, (3, 2), stride=(2, 3), padding=2, padding_mode="circular"), IMAGE),
+    "convolution of rows": (nn.Conv1d(4, 2, 3, stride=2, padding=2, groups=2), (4, 7)),
+    "convolution of rows, circular": (nn.Conv1d(4, 2, 3, padding="same", padding_mode="circular"), (4, 7)),
+    "average pooling, divisor": (nn.AvgPool2d(2, divisor_override=4), IMAGE),
+    "average pooling of rows": (nn.AvgPool1d(4, stride=2, padding=1), (3, 8)),
+    "max-pooling of rows": (nn.MaxPool1d(3, stride=2, padding=1, ceil_mode=True), (3, 8)),
+    "max-pooling, to size": (nn.AdaptiveMaxPool2d((1, 3)), IMAGE),
+    "hard tanh": (nn.Hardtanh(-3.0, 5.0), (5,)),
+    "prelu": (nn.PReLU(4), IMAGE),
+    "zeros around": (nn.ZeroPad2d((1, 2, 0, -1)), IMAGE),
     "relu": (nn.ReLU(), (5,)),
     "leaky relu": (nn.LeakyReLU(-0.375), (5,)),
     "abs": (Abs(), (5,)),
@@ -115,9 +125,9 @@ class Subclass(nn.ReLU):
     [
         nn.Tanh(),
         Subclass(),
-        nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
+        nn.LPPool2d(2, 2),
+        nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
         nn.AvgPool2d(2, ceil_mode=True),
-        nn.AvgPool2d(2, divisor_override=3),
         nn.AvgPool2d(3, padding=1, count_include_pad=False),
         nn.MaxPool2d(2, return_indices=True),
     ],

@@ -19,7 +19,7 @@ from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.forward_error_exact import Carried, absolute_norm
 from safeset.lipschitz.witness import Witness
 from safeset.numerics.directed import Up
-from safeset.numerics.integers import Deadline
+from safeset.numerics.integers import Deadline, Incidence
 from safeset.numerics.multiples import Multiples
 from safeset.numerics.strict import convolved, strict_arithmetic
 from safeset.program.linear import bias_norm, dot, shifted
@@ -138,10 +138,13 @@ class Conv2d(Sliding):
             parts.append(total)
         return shifted(Multiples(np.concatenate(parts), x[0].unit * weight.unit), self.bias, 0)
 
-    def second_bound(self, shape: Shape) -> Iterator[Part]:
+    def second_bound(self, shape: Shape) -> Iterator[Part] | None:
         """Each group alone."""
+        return self._parts(*incidences_of(self, shape))
+
+    def _parts(self, rows: list[Incidence], columns: list[Incidence]) -> Iterator[Part]:
+        """The groups, with what their outputs read."""
         for kernel in np.split(self.weight.detach().cpu().numpy(), self.groups):
-            rows, columns = incidences_of(self, shape)
             yield Part(kernel, rows, columns)
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
@@ -156,7 +159,7 @@ class Conv2d(Sliding):
             outputs=pixels * len(self.weight),
         )
 
-    def portable(self, shape: Shape, name: Named) -> dict[str, Any]:
+    def portable(self, shape: Shape, name: Named) -> dict[str, Any] | None:
         """By its numbers."""
         own = {"kind": "conv", "weight": name("weight"), "bias": name("bias"), "groups": [self.groups]}
         return {**own, **self.geometry(shape)}
@@ -179,16 +182,21 @@ class AveragePooling(Pooling):
     """Means, zeros around the image counted: a depthwise convolution, the product of one matrix for each axis."""
 
     kind = "AvgPool2d"
+    divisor: int | None = None  # of the sums, if it is not the number of pixels under the kernel
+
+    @property
+    def _divisor(self) -> int:
+        return math.prod(self.size) if self.divisor is None else self.divisor
 
     def run(self, *inputs: Tensor) -> Tensor:
         """By ATen."""
         sizes = (list(each) for each in (self.size, self.stride, self.padding))
-        return _aten.avg_pool2d.default(*inputs, *sizes, False, True, None)  # type: ignore[no-any-return]
+        return _aten.avg_pool2d.default(*inputs, *sizes, False, True, self.divisor)  # type: ignore[no-any-return]
 
     def prove(self, shape: Shape, convolutions: str, witness: Witness | None) -> Proved:
         """The norm of the sums along each axis, over the number of pixels."""
         rows, columns = self.axes(shape)
-        return (_sums_norm(rows) * _sums_norm(columns)).over(rows.kernel * columns.kernel), "dense", None
+        return (_sums_norm(rows) * _sums_norm(columns)).over(self._divisor), "dense", None
 
     def rounding(self, shape: Shape, bound: Up, *before: Rounding) -> Rounding:
         """Sums of the kernel's pixels, divided."""
@@ -201,21 +209,23 @@ class AveragePooling(Pooling):
     def exact(self, deadline: Deadline, *x: Multiples) -> Multiples:
         """By definition."""
         total: Any = sum(part for _, part in patches(self, x[0].integers, 0))
-        return Multiples(total, x[0].unit / math.prod(self.size))
+        return Multiples(total, x[0].unit / self._divisor)
 
     def second_bound(self, shape: Shape) -> Iterator[Part]:
         """Each channel alone: sums, divided."""
         kernel, (rows, columns) = np.ones((1, 1, *self.size)), incidences_of(self, shape)
-        yield Part(kernel, rows, columns, divisor=kernel.size)
+        yield Part(kernel, rows, columns, divisor=self._divisor)
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
         """The same sums."""
         outputs = shape[0] * math.prod(outputs_of(self, shape))
         return before[0].summed(norm, terms=math.prod(self.size), absolute=norm, bias=None, places=0, outputs=outputs)
 
-    def portable(self, shape: Shape, name: Named) -> dict[str, Any]:
-        """By its sizes."""
-        return {"kind": "avgpool", "size": list(self.size), **self.geometry(shape)}
+    def portable(self, shape: Shape, name: Named) -> dict[str, Any] | None:
+        """By its sizes, unless it has a divisor of its own."""
+        return (
+            None if self.divisor is not None else {"kind": "avgpool", "size": list(self.size), **self.geometry(shape)}
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +263,7 @@ class MaxPooling(Pooling):
         """The kernels that a pixel is under, counted."""
         counts = (Counter(pixel for _, _, pixel in reads).values() for reads in incidences_of(self, shape))
         most = math.prod(map(max, counts))
-        return ClosedForm(Fraction(most), math.sqrt(most), f"a pixel is in up to {most} windows, counted")
+        return ClosedForm(Fraction(most), math.sqrt(most), f"a pixel is in up to {most} patches, counted")
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
         """Nothing is added."""
