@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from safeset.capture import expressions as ex
-from safeset.capture import images
+from safeset.capture import images, squares
 from safeset.capture.aten_refusals import REFUSED, SQUARES
 from safeset.capture.expressions import Absent, Squares, Value
 from safeset.capture.graph import Graph, View
@@ -34,7 +34,9 @@ def _pointwise(makes: Callable[[Arguments], Operation]) -> Handler:
     return handler
 
 
-def _add(graph: Graph, a: Arguments, name: str, sign: int = 1) -> Value:
+def _add(graph: Graph, a: Arguments, name: str, sign: int = 1) -> Value | Squares:
+    if sign == 1 and getattr(a, "alpha", 1) == 1 and (isinstance(a.input, Squares) or isinstance(a.other, Squares)):
+        return squares.plus(graph, a.input, a.other, name)
     x, y = _value(a.input), _value(a.other)
     alpha = getattr(a, "alpha", 1)
     if alpha != 1:
@@ -42,11 +44,59 @@ def _add(graph: Graph, a: Arguments, name: str, sign: int = 1) -> Value:
     return ex.added(graph, x, y, name, sign=sign)
 
 
-def _rsub(graph: Graph, a: Arguments, name: str) -> Value:
-    return _add(graph, Arguments(input=a.other, other=a.input, alpha=1), name, -1)
+def _rsub(graph: Graph, a: Arguments, name: str) -> Value | Squares:
+    return _add(graph, Arguments(input=a.other, other=a.input, alpha=getattr(a, "alpha", 1)), name, -1)
+
+
+def _lerp(graph: Graph, a: Arguments, name: str) -> Value:
+    weight = _value(a.weight)
+    if not isinstance(weight, Tensor):
+        raise UnsupportedLayerError("a mixture whose weights depend on the input has no Lipschitz constant")
+    first, second = ex.multiplied(graph, a.input, 1 - weight, name), ex.multiplied(graph, a.end, weight, name)
+    return ex.added(graph, first, second, name)
+
+
+def _add_product(graph: Graph, a: Arguments, name: str) -> Value:
+    product = ex.multiplied(graph, _value(a.tensor1), _value(a.tensor2), name)
+    product = product if a.value == 1 else ex.multiplied(graph, product, _number(a.value), name)
+    return ex.added(graph, _value(a.input), product, name)
+
+
+def _div(graph: Graph, a: Arguments, name: str) -> View | Squares:
+    if getattr(a, "rounding_mode", None) is not None:
+        raise UnsupportedLayerError(REFUSED["round"])
+    if isinstance(a.input, Squares) and not isinstance(a.other, View | Squares):
+        return squares.times(graph, a.input, 1 / a.other, name)
+    return ex.divided(graph, _value(a.input), _value(a.other), name)
+
+
+def _cumulative(graph: Graph, a: Arguments, name: str) -> View:
+    x, axis = _view(a.input), a.dim % len(a.input.shape)
+    if axis == 0:
+        raise UnsupportedLayerError("a sum over points of a batch: each must be computed alone")
+    ones = torch.ones(x.shape[axis], x.shape[axis], dtype=torch.float64, device=graph.device)
+    return ex.along(graph, x, ones.tril(), axis, name)
+
+
+def _same_squares(otherwise: Handler) -> Handler:
+    """Squares as they are: they are ≥ 0."""
+
+    def handler(graph: Graph, a: Arguments, name: str) -> Any:
+        return a.input if isinstance(a.input, Squares) else otherwise(graph, a, name)
+
+    return handler
+
+
+def _sign(graph: Graph, a: Arguments, name: str) -> squares.Signs:
+    if isinstance(a.input, Squares):
+        return squares.Signs(a.input)
+    raise UnsupportedLayerError(REFUSED["sign"])
 
 
 def _mul(graph: Graph, a: Arguments, name: str) -> Value | Squares:
+    for one, other in ((a.input, a.other), (a.other, a.input)):
+        if isinstance(one, Squares):
+            return squares.times(graph, one, other, name)
     x, y = _value(a.input), _value(a.other)
     if isinstance(x, View) and isinstance(y, View) and x.shape == y.shape and graph.is_same(x, y):
         return ex.squared(graph, x)
@@ -147,7 +197,9 @@ def _max_pool(graph: Graph, a: Arguments, name: str) -> View:
     )
 
 
-def _average_pool(graph: Graph, a: Arguments, name: str) -> View:
+def _average_pool(graph: Graph, a: Arguments, name: str) -> View | Squares:
+    if isinstance(a.input, Squares) and getattr(a, "divisor_override", None) is None:
+        return squares.pooled(a.input, a.kernel_size, a.stride, a.padding, bool(a.ceil_mode))
     return images.average_pooled(
         graph,
         _view(a.input),
@@ -212,7 +264,14 @@ HANDLERS: dict[str, Handler] = {
     "mul": _mul,
     "multiply": _mul,
     "square": lambda graph, a, name: ex.squared(graph, _view(a.input)),
-    "div": lambda graph, a, name: ex.divided(graph, _value(a.input), _value(a.other), name),
+    "div": _div,
+    "divide": _div,
+    "true_divide": _div,
+    "lerp": _lerp,
+    "addcmul": _add_product,
+    "cumsum": _cumulative,
+    "sign": _sign,
+    "sgn": _sign,
     "pow": _pow,
     "sqrt": lambda graph, a, name: ex.rooted(graph, a.input, name),
     "sum": lambda graph, a, name: _reduced(graph, a, name, mean=False),
@@ -250,9 +309,9 @@ HANDLERS: dict[str, Handler] = {
     "_adaptive_avg_pool2d": _adaptive_average,
     "adaptive_max_pool1d": _adaptive_max,
     "adaptive_max_pool2d": _adaptive_max,
-    "relu": _pointwise(lambda a: ReLU()),
+    "relu": _same_squares(_pointwise(lambda a: ReLU())),
     "relu6": _pointwise(lambda a: Clamp(0.0, 6.0)),
-    "abs": _pointwise(lambda a: Absolute()),
+    "abs": _same_squares(_pointwise(lambda a: Absolute())),
     "leaky_relu": _pointwise(lambda a: LeakyReLU(float(a.negative_slope))),
     "prelu": _prelu,
     "_prelu_kernel": _prelu,

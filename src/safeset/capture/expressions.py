@@ -97,7 +97,7 @@ def _with(graph: Graph, x: View, constant: Tensor, name: str, makes: Callable[[T
     shape = torch.broadcast_shapes(x.shape, constant.shape)  # type: ignore[no-untyped-call]
     x = x.map(lambda places: places.expand(shape))
     constant = constant.reshape((1,) * (len(shape) - constant.ndim) + tuple(constant.shape))
-    if constant.shape[0] != 1:
+    if constant.shape[0] != 1 and not bool((constant == constant[:1]).all()):
         raise UnsupportedLayerError(
             "a constant with numbers of its own for each point of a batch treats them differently"
         )
@@ -226,7 +226,7 @@ def summed(
     grouped, shape = _grouped(x.roots if isinstance(x, Squares) else x, axes, keep)
     count = grouped.shape[-1]
     if isinstance(x, Squares):
-        return Squares(grouped, shape, 1.0 / count if mean else 1.0)
+        return Squares(grouped, shape, x.factor / count if mean else x.factor)
     row = torch.full((1, count), 1.0 / count if mean else 1.0, dtype=torch.float64, device=graph.device)
     return dense(graph, grouped, row, None, name).map(lambda places: places.reshape(shape))
 
