@@ -1,5 +1,8 @@
 """Named architectures."""
 
+import copy
+import tomllib
+
 import numpy as np
 import pytest
 import torch
@@ -13,9 +16,12 @@ from safeset import (
     Standard,
     create_model,
     list_models,
+    load,
     train,
 )
 from safeset.data.embedded import digits
+from safeset.layers import Orthogonal, PositionBias
+from safeset.losses import trades
 from safeset.runs.load import build_net
 
 SHAPES = {
@@ -26,7 +32,34 @@ SHAPES = {
     "cnn-2c1f": ((3, 64, 64), 6, None),
     "mlp-2x32": ((2,), 4, None),
     "mlp-2x256": ((7,), 3, None),
+    "shift-net": ((3, 16, 16), 5, None),
+    "shift-net-s": ((3, 32, 32), 100, 184_804),
+    "shift-net-m": ((3, 16, 16), 5, None),
+    "shift-net-l": ((3, 16, 16), 5, None),
+    "liresnet": ((3, 16, 16), 5, None),
+    "liresnet-s": ((3, 32, 32), 10, None),
+    "liresnet-m": ((1, 16, 8), 5, None),
+    "liresnet-l": ((3, 8, 8), 5, None),
+    "resnet-lipschitz": ((3, 16, 16), 5, None),
+    "resnet-lipschitz-s": ((3, 32, 32), 10, None),
+    "resnet-lipschitz-m": ((3, 8, 12), 5, None),
+    "resnet-lipschitz-l": ((3, 8, 8), 5, None),
 }
+SMALL = {
+    "shift-net": {"depth": 3, "width": 16, "patch": 2},
+    "liresnet": {"depth": 2, "width": 8, "features": 16},
+    "resnet-lipschitz": {"depth": 1, "width": 4, "stages": 2},
+}
+
+
+def small(name, **other):
+    """A small one of the models that have settings, on images of 3 × 8 × 8 pixels, and its net."""
+    torch.manual_seed(0)
+    model = create_model(name, input_shape=(3, 8, 8), classes=4, **{**SMALL[name], **other})
+    for layer in model.modules():
+        if isinstance(layer, PositionBias):
+            nn.init.normal_(layer.bias, std=0.1)
+    return CertifiedNet(model, input_shape=(3, 8, 8), guarantee="standard", epsilon=0.1)
 
 
 @pytest.mark.parametrize("name", list_models())
@@ -40,7 +73,117 @@ def test_every_model_is_certifiable(name):
     assert net(torch.rand(2, *shape)).shape == (2, classes)
     assert net.classes == classes
     constants, _ = net.estimate(None, net.start_vectors(), 1)
-    assert constants.scale.item() > 0
+    assert float(torch.as_tensor(constants.scale).detach()) > 0
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_attack_breaks_a_certificate(name):
+    """Steps up the gradient of the nearest rival stay without effect inside the radius, and succeed well outside."""
+    net = small(name)
+    frozen, x = net.frozen(), torch.rand(12, 3, 8, 8, dtype=torch.float64)
+    found = frozen.certify(x)
+    assert (found.radius > 0).sum() >= 8
+    before = frozen(x)
+    top = before.argmax(dim=1)
+    for factor, breaks in ((1 - 1e-9, False), (30.0, True)):
+        reach = (factor * found.radius).view(-1, 1, 1, 1)
+        broken = torch.zeros(len(x), dtype=torch.bool)
+        for rival in range(4):
+            moved = x.clone()
+            for _ in range(15):
+                moved = moved.detach().requires_grad_()
+                logits = frozen.network(moved)
+                (logits[:, rival] - logits.gather(1, top[:, None])[:, 0]).sum().backward()
+                way = moved.grad / moved.grad.flatten(1).norm(dim=1).clamp(min=1e-30).view(-1, 1, 1, 1)
+                away = (moved + 0.3 * reach * way - x).detach()
+                away = away * (reach / away.flatten(1).norm(dim=1).clamp(min=1e-300).view(-1, 1, 1, 1)).clamp(max=1.0)
+                moved = x + away
+                broken |= (frozen(moved).argmax(dim=1) != top) & (found.radius > 0)
+        assert bool(broken.any()) is breaks
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_model_trains_and_comes_back_from_its_weights(name):
+    net = small(name)
+    x, y = torch.rand(16, 3, 8, 8), torch.randint(4, (16,))
+    constants, _ = net.estimate(None, net.start_vectors(), 5)
+    loss = trades(net.instrument(net(x), constants), y, 1.0)
+    loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in net.parameters())
+    moved = [name for name, parameter in net.named_parameters() if parameter.grad.any()]
+    assert len(moved) >= 0.9 * len(list(net.parameters()))  # all but what cannot matter at the start
+    again = small(name)
+    for parameter in again.parameters():
+        nn.init.normal_(parameter)
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again(x), net(x))
+    torch.testing.assert_close(copy.deepcopy(net).double()(x.double()), net.frozen()(x), rtol=0, atol=1e-12)
+
+
+def test_a_shift_net_has_constant_one():
+    net = small("shift-net", depth=6, width=32)
+    constants, vectors = net.estimate(None, net.start_vectors(), 1)
+    assert float(constants.scale) == 1
+    assert not vectors
+    assert 1 <= net.bounds().head.scale <= 1 + 1e-5
+    for layer in net.double().modules():
+        if isinstance(layer, Orthogonal):
+            layer.polish_()
+    assert 1 <= net.bounds().head.scale <= 1 + 1e-11
+    torch.testing.assert_close(net.bounds().head.rows.norm(dim=1), torch.ones(4, dtype=torch.float64))
+
+
+def test_settings_are_those_of_the_model():
+    net = create_model("shift-net", input_shape=(3, 32, 32), classes=7, depth=3, width=64, patch=8, dense=1, part=16)
+    kinds = [type(layer).__name__ for layer in net]
+    assert kinds.count("ChannelShift") == 3
+    assert kinds.count("OrthogonalLinear") == 1
+    assert net[1].size == 8
+    assert create_model("shift-net-s", input_shape=(3, 32, 32), classes=7, depth=2)[2].weight.shape == (128, 48)
+    shape = {"input_shape": (3, 32, 32), "classes": 7}
+    with pytest.raises(ArgumentError, match=r"no settings for 'cnn-2c2f', but got `depth`\. Its name says"):
+        create_model("cnn-2c2f", **shape, depth=3)
+    with pytest.raises(ArgumentError, match=r"among depth, width, patch, dense, part, but got `dept`.*'depth'"):
+        create_model("shift-net", **shape, dept=3)
+    for wrong in (0, 2.5, True, 10**9):
+        with pytest.raises(ArgumentError, match="`depth` to be an integer in 1"):
+            create_model("liresnet", **shape, depth=wrong)
+    with pytest.raises(ArgumentError, match="`width` to be an even integer ≥ 8"):
+        create_model("shift-net", **shape, width=9)
+    with pytest.raises(ArgumentError, match="multiples of 5"):
+        create_model("shift-net", **shape, patch=5)
+    with pytest.raises(ArgumentError, match="images"):
+        create_model("shift-net", input_shape=(5,), classes=7)
+
+
+def test_a_recipe_gives_sizes(tmp_path):
+    table = {
+        "data": {"source": "digits"},
+        "model": "shift-net",
+        "sizes": {"depth": 2, "width": 16},
+        "guarantee": "rt3",
+        "epsilon": 0.25,
+        "epochs": 3,
+        "batch": 64,
+        "optimiser": {"rate": 1e-2},
+    }
+    recipe = Recipe.from_table(table)
+    assert Recipe.from_table(tomllib.loads(recipe.text())) == recipe
+    start = build_net(recipe.fit(digits())).network[1].weight.detach()
+    net = train(table, out=tmp_path / "run")
+    weights = [layer.weight.detach() for layer in net.network.modules() if isinstance(layer, Orthogonal)]
+    assert not torch.allclose(weights[0], start, atol=1e-4)
+    assert abs(net.bounds().head.scale - 1) <= 1e-4  # it moved, and is orthogonal all the same
+    again = load(tmp_path / "run")
+    x = torch.rand(3, *net.input_shape)
+    assert torch.equal(again(x), net(x))
+    with pytest.raises(ArgumentError, match="among depth, width"):
+        Recipe.from_table({**table, "sizes": {"size": 2}})
+    with pytest.raises(ArgumentError, match="no settings for 'cnn-1c1f'"):
+        Recipe.from_table({**table, "model": "cnn-1c1f"})
+    del table["model"]
+    with pytest.raises(ArgumentError, match="no `sizes` where the model is not named"):
+        Recipe.from_table(table)
 
 
 def test_models_are_asked_for_by_name():

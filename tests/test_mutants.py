@@ -81,12 +81,28 @@ MUTANTS = {
             "return before[1]",
         ),
     ],
+    "a pair rebalanced by two factors": [
+        "program/test_rebalancing",
+        ("program/factors.py", "self._tie(*np.split(before[0], 2))", "pass"),
+    ],
+    "a shift that stays as it was where its scale goes on": [
+        "program/test_folding",
+        ("program/folding.py", "diagonal.shift / diagonal.scale", "diagonal.shift"),
+    ],
+    "a shortcut folded beside the middle tap": [
+        "program/test_folding",
+        ("program/folding.py", "height // 2, width // 2] += identity", "0, 0] += identity"),
+    ],
+    "biases counted as columns": [
+        "program/test_merging",
+        ("program/merging.py", "some, biases=False", "some, biases=True"),
+    ],
     "the estimate used in certify": [
         "lipschitz/test_layers",
         (
             "program/linear.py",
             "bound = claimed(found[0])",
-            "w = self.weight; bound = Up(float(power_method(w.mv, w.mT.mv, torch.ones_like(w[0]), 10)[0]))",
+            "w = weight; bound = Up(float(power_method(w.mv, w.mT.mv, torch.ones_like(w[0]), 10)[0]))",
         ),
     ],
     "head constants by the Gram trick": [
@@ -126,7 +142,7 @@ MUTANTS = {
         "nets/test_trust",
         (
             "program/torch_layers.py",
-            "return _floating(layer.scale), _floating(layer.shift)",
+            "return floating(layer.scale), floating(layer.shift)",
             "return layer.scale, layer.shift",
         ),
         (
@@ -321,6 +337,34 @@ MUTANTS = {
     "squares that underflow in L2 pooling": [
         "program/test_l2_pool",
         ("program/l2_pool.py", "scaled = _aten.div.Tensor(groups, power)", "scaled, power = groups, power * 0 + 1"),
+    ],
+    "the skew of an isometry ignored": [
+        "layers/test_orthogonal",
+        ("lipschitz/dense.py", "square = row_sum(gram) + 1 + ", "square = Up(1.0) + "),
+    ],
+    "a step down a potential counted as 1": [
+        "layers/test_potential",
+        ("program/potential.py", "return Up(1.0) if square <= 2 else", "return Up(1.0) if True else"),
+    ],
+    "a step down a potential of ‖B‖² counted as ‖B‖² − 1 alone": [
+        "layers/test_potential",
+        ("program/potential.py", "Up(1.0) if square <= 2 else Up(math", "Up(0.0) if square <= 1 else Up(math"),
+    ],
+    "what a step down a potential loses itself ignored": [
+        "lipschitz/test_layers",
+        ("program/potential.py", "Rounding(entering.error * bound + lost.error,", "Rounding(entering.error * bound,"),
+    ],
+    "a step's shift counted at one pixel": [
+        "lipschitz/test_layers",
+        (
+            "program/potential.py",
+            "zero = norm * bias_norm(self.bias) * Up(self._places(shape)).root()",
+            "zero = Up(0.0)",
+        ),
+    ],
+    "a position's bias counted in one channel": [
+        "lipschitz/test_layers",
+        ("program/entries.py", "return prod(shape) // self.shift.numel()", "return 1"),
     ],
     "hooks ignored": ["lipschitz/test_layers", ("program/rules.py", "if any(hooks):", "if False:")],
 }

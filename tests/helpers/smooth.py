@@ -7,6 +7,8 @@ import numpy as np
 from mpmath import mp, mpf
 from torch import nn
 
+from safeset.layers import L2Pool
+
 DIGITS = 60
 
 
@@ -32,7 +34,7 @@ def _gelu(x, approximate):
 
 # from a layer of torch to its function of one number, exactly but for 60 digits
 SMOOTH = {
-    nn.LPPool2d: lambda layer: None,  # of patches, see below
+    **dict.fromkeys((nn.LPPool2d, L2Pool), lambda layer: None),  # of patches, see below
     nn.Tanh: lambda layer: mp.tanh,
     nn.Sigmoid: lambda layer: _sigmoid,
     nn.SiLU: lambda layer: lambda x: x * _sigmoid(x),
@@ -48,7 +50,7 @@ SMOOTH = {
 def nearly_exact(layer, x):
     """What a smooth layer is at a tensor of floats, as an array of fractions right to 60 digits or to 2⁻²⁰⁰⁰."""
     with mpmath.workdps(DIGITS):
-        if isinstance(layer, nn.LPPool2d):
+        if isinstance(layer, nn.LPPool2d | L2Pool):
             return _root_of_squares(layer, x)
         value = SMOOTH[type(layer)](layer)
         found = [_fraction(value(mpf(number))) for number in x.flatten().tolist()]
@@ -58,7 +60,8 @@ def nearly_exact(layer, x):
 
 
 def _root_of_squares(layer, x):
-    high, wide = layer.kernel_size
+    high, wide = layer.kernel_size if isinstance(layer, nn.LPPool2d) else [layer.size] * 2
+    high, wide = high or x.shape[1], wide or x.shape[2]
     found = np.empty((len(x), x.shape[1] // high, x.shape[2] // wide), dtype=object)
     for channel, row, column in np.ndindex(found.shape):
         patch = x[channel, high * row : high * (row + 1), wide * column : wide * (column + 1)]

@@ -12,7 +12,32 @@ from helpers.smooth import SMOOTH, nearly_exact
 from safeset import ArgumentError, ExactRule, LayerRule, UnsupportedLayerError, register_layer
 from safeset.audit.second_proof import prove_again
 from safeset.capture.capture import capture
-from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
+from safeset.layers import (
+    Abs,
+    AOLConv2d,
+    AOLLinear,
+    Centre,
+    ChannelAffine,
+    ChannelShift,
+    CPLConv2d,
+    CPLLinear,
+    HalfAbs,
+    InvertibleDownsampling,
+    L2Pool,
+    LinearResidualConv2d,
+    MinMax,
+    Normalize,
+    Orthogonal,
+    OrthogonalConv1x1,
+    OrthogonalLinear,
+    PositionBias,
+    PotentialConv2d,
+    PotentialLinear,
+    Residual,
+    SLLConv2d,
+    SLLLinear,
+    UnitRowLinear,
+)
 from safeset.lipschitz.forward_error import Rounding
 from safeset.numerics.directed import Up, row_norms
 from safeset.numerics.multiples import rational, squared_norm
@@ -51,6 +76,13 @@ def spectral_norm(layer):
 
 def orthogonal(layer):
     return nn.utils.parametrizations.orthogonal(layer, use_trivialization=False)
+
+
+def drawn(layer):
+    """With all of its weights drawn at random."""
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    return layer
 
 
 # name: a function that makes the layer, the shape of its input, its Lipschitz constant where it is known beforehand
@@ -141,6 +173,37 @@ CASES = {
     "batch norm": (lambda: batch_norm(nn.BatchNorm2d(4)), IMAGE, None),
     "batch norm of features": (lambda: batch_norm(nn.BatchNorm1d(5)), (5,), None),
     "batch norm without weights": (lambda: nn.BatchNorm2d(4, affine=False, eps=0.0), IMAGE, 1.0),
+    "orthogonal": (lambda: OrthogonalLinear(6, 6), (6,), None),
+    "orthogonal, wide, on places": (lambda: OrthogonalLinear(5, 3), (4, 5), None),
+    "orthogonal, tall, without bias": (lambda: OrthogonalLinear(3, 5, bias=False), (3,), None),
+    "orthogonal at every pixel": (lambda: OrthogonalConv1x1(4, 4), IMAGE, None),
+    "orthogonal at every pixel, tall": (lambda: OrthogonalConv1x1(4, 7, bias=False), IMAGE, None),
+    "unit rows": (lambda: UnitRowLinear(6, 5), (6,), None),
+    "unit rows, one": (lambda: UnitRowLinear(6, 1, bias=False), (6,), 1.0),
+    "centre": (lambda: Centre(), IMAGE, 1.0),
+    "centre of channels": (lambda: Centre([0.1, 0.2, 0.3, 0.4]), IMAGE, 1.0),
+    "channel shift": (lambda: ChannelShift(4), IMAGE, 1.0),
+    "channel shift, some stay": (lambda: ChannelShift(), (18, 3, 4), 1.0),
+    "half abs": (lambda: HalfAbs(), IMAGE, 1.0),
+    "half abs of even features": (lambda: HalfAbs("even"), (6,), 1.0),
+    "l2 pooling of all": (lambda: L2Pool(), IMAGE, 1.0),
+    "l2 pooling of squares": (lambda: L2Pool(2), (3, 4, 6), 1.0),
+    "position bias": (lambda: drawn(PositionBias(6, 5)), IMAGE, 1.0),
+    "position bias of channels": (lambda: drawn(PositionBias(6, 5, 4)), IMAGE, 1.0),
+    "linear residual": (lambda: LinearResidualConv2d(4, scale=0.5), IMAGE, None),
+    "linear residual, wide kernel": (lambda: drawn(LinearResidualConv2d(4, 5, bias=False)), IMAGE, None),
+    "almost orthogonal": (lambda: drawn(AOLLinear(5, 7)), (5,), None),
+    "almost orthogonal, wide": (lambda: drawn(AOLLinear(7, 5, bias=False)), (2, 7), None),
+    "almost orthogonal convolution": (lambda: drawn(AOLConv2d(4, 6)), IMAGE, None),
+    "almost orthogonal convolution, strided": (lambda: drawn(AOLConv2d(4, 3, 5, stride=2)), IMAGE, None),
+    "potential": (lambda: drawn(PotentialLinear(5, 4)), (5,), None),
+    "potential on places": (lambda: PotentialLinear(5, 7), (3, 5), 1.0),
+    "potential of images": (lambda: drawn(PotentialConv2d(4, 3)), IMAGE, None),
+    "sll": (lambda: drawn(SLLLinear(5, 9)), (5,), 1.0),
+    "sll of images": (lambda: drawn(SLLConv2d(4, 3)), IMAGE, 1.0),
+    "sll, one pixel": (lambda: drawn(SLLConv2d(4, 6, 1)), IMAGE, 1.0),
+    "cpl": (lambda: drawn(CPLLinear(6, 3)), (6,), 1.0),
+    "cpl of images": (lambda: drawn(CPLConv2d(4)), IMAGE, 1.0),
     "dropout": (lambda: nn.Dropout(0.5), (5,), 1.0),
     "dropout of channels": (lambda: nn.Dropout2d(0.5), IMAGE, 1.0),
     "residual": (lambda: Residual(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))), (4,), None),
@@ -148,6 +211,21 @@ CASES = {
     "residual of twice": (lambda: Residual(ChannelAffine(torch.full((4,), 2.0), torch.zeros(4))), IMAGE, 3.0),
     "nested": (lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.ReLU()), nn.Identity()), (4,), None),
 }
+LINEAR = (
+    nn.Linear,
+    nn.Conv2d,
+    nn.AvgPool2d,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    ChannelAffine,
+    Normalize,
+    Centre,
+    Orthogonal,
+    UnitRowLinear,
+    AOLLinear,
+    AOLConv2d,
+    LinearResidualConv2d,
+)
 
 
 @pytest.fixture(params=CASES)
@@ -193,7 +271,7 @@ def test_the_bound_is_above_every_slope_and_the_known_constant(case):
 
 def test_the_bound_of_linear_layers_is_attained(case):
     layer, shape, _ = case
-    if not isinstance(layer, nn.Linear | nn.Conv2d | nn.AvgPool2d | nn.BatchNorm1d | nn.BatchNorm2d | ChannelAffine):
+    if not isinstance(layer, LINEAR):
         return
     _, frozen, bound = proved(layer, shape)
     assert torch.linalg.matrix_norm(jacobian(frozen, points(shape)[0]), 2).item() >= bound * (1 - 1e-8)
@@ -259,7 +337,7 @@ def test_the_rounding_is_accounted_for(case, size, bias):
 def test_the_norm_of_magnitudes_is_bounded(case, monkeypatch):
     """α ≥ ‖ |A| ‖ and the bias's norm over all outputs, as they enter the rounding of affine layers."""
     layer, shape, _ = case
-    if not isinstance(layer, nn.Linear | nn.Conv2d | nn.AvgPool2d | nn.BatchNorm2d | ChannelAffine | Normalize):
+    if not isinstance(layer, LINEAR) or isinstance(layer, nn.BatchNorm1d):
         return
     with torch.no_grad():
         if isinstance(layer, nn.Conv2d) and layer.groups > 1:
@@ -391,6 +469,8 @@ REFUSED = {
     "ceil mode of rows": (lambda: nn.AvgPool1d(2, ceil_mode=True), (1, 5), "whole patches"),
     "uneven maxima": (lambda: nn.AdaptiveMaxPool2d(2), (1, 5, 5), "divides the image's"),
     "l1 pooling": (lambda: nn.LPPool2d(1, 2), (1, 4, 4), "norm_type=2"),
+    "l2 pooling that leaves pixels out": (lambda: L2Pool(2), (1, 4, 5), "multiples of 2"),
+    "l2 pooling of features": (lambda: L2Pool(), (4,), "images of shape"),
     "overlapping l2 pooling": (lambda: nn.LPPool2d(2, 2, 1), (1, 4, 4), "do not overlap"),
     "ceil mode": (lambda: nn.AvgPool2d(2, ceil_mode=True), (1, 5, 5), "whole patches"),
     "padding not counted": (lambda: nn.AvgPool2d(3, padding=1, count_include_pad=False), (1, 5, 5), "whole patches"),
@@ -428,7 +508,7 @@ def test_what_cannot_be_proved_is_refused(name):
     make, shape, message = REFUSED[name]
     network = nn.Sequential(make(), nn.Flatten(), nn.LazyLinear(2))
     with pytest.raises(UnsupportedLayerError, match=f"(?s){message}"):
-        capture(network, shape)
+        program_of(network, shape)
 
 
 def test_a_global_hook_is_refused():
@@ -469,6 +549,40 @@ def test_in_place_is_fine_where_no_shortcut_is_changed():
 def test_layers_that_cannot_run_are_named(layer):
     with pytest.raises(ArgumentError, match=r"Run the network once|patch lie in the padding"):
         capture(nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2)), (1, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (ChannelShift(8), "at least 8 channels, of which one in 8 moves each way, but got 3"),
+        (HalfAbs(), "an even number of channels for HalfAbs, but got 3"),
+        (HalfAbs("even"), "an even number of channels for HalfAbs, but got 3"),
+        (PositionBias(3, 4), "check input_shape"),
+        (PositionBias(4, 4, 6), "check input_shape"),
+        (OrthogonalConv1x1(4, 4), "check input_shape"),
+    ],
+)
+def test_layers_that_do_not_fit_are_named(layer, message):
+    with pytest.raises(ArgumentError, match=message):
+        capture(nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2)), (3, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ChannelShift(3),
+        lambda: ChannelShift(4.5),
+        lambda: HalfAbs("odd"),
+        lambda: PositionBias(0, 3),
+        lambda: L2Pool(0),
+        lambda: Centre([[0.5]]),
+        lambda: Centre(math.nan),
+        lambda: UnitRowLinear(3, 0),
+    ],
+)
+def test_settings_that_cannot_be_are_named(make):
+    with pytest.raises(ArgumentError, match="Expected"):
+        make()
 
 
 def test_an_own_layer_is_registered_in_one_place():

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from safeset.errors import expected
 from safeset.inputs import all_finite
-from safeset.numerics.directed import Up, gamma
+from safeset.numerics.directed import SUBNORMAL, U, Up, gamma
 
+NEARLY = 2.0**-30  # of a matrix that counts as orthonormal: how far its norm may be above 1
 LONGEST = 4096  # terms that are summed at once in an entry of a Gram matrix
 
 
@@ -51,6 +52,29 @@ def spectral_proof(matrices: Tensor, shift: float | None = None) -> tuple[Up, fl
         if not math.isfinite(excess):
             raise ArithmeticError("a scaled Gram matrix cannot overflow")
     return (proved + gamma(terms) * product_norm(wide)).root().shifted(exponent), c
+
+
+def isometry_bound(matrix: Tensor) -> Up | None:
+    """An upper bound of the norm of one matrix, (p, q), whose rows or columns are nearly orthonormal; else None.
+
+    σ² ≤ 1 + ‖Ĝ − I‖_∞ + γ_T·min(‖W‖_F², ‖W‖₁‖W‖_∞), Ĝ = fl(WWᵀ) on the smaller side (docs/proofs.md): one product of
+    matrices, nothing is factored. It is rounded up to 1 + 2⁻ᵏ, so that any order of sums finds the same.
+
+    >>> isometry_bound(torch.eye(3, dtype=torch.float64)) - 1 < 1e-14, isometry_bound(2 * torch.eye(3))
+    (True, None)
+    """
+    matrix = matrix.detach().double()
+    wide = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT)[None]
+    if not bool(((wide.square().sum(dim=-1) - 1).abs() < NEARLY).all()):  # most matrices are none: that is cheap to see
+        return None
+    gram, terms = gram_matrix(wide)
+    gram.diagonal(dim1=1, dim2=2).sub_(1.0)  # exact: a result that passes below came from a number in ½..2
+    underflow = wide.shape[2] * gram.shape[1] * SUBNORMAL
+    square = row_sum(gram) + 1 + gamma(terms) * product_norm(wide) + underflow
+    bound = square.root()
+    if not bound <= 1 + NEARLY:
+        return None
+    return Up(1 + 2.0 ** math.frexp(max(float(bound) - 1, U))[1])
 
 
 def gram_matrix(wide: Tensor) -> tuple[Tensor, int]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-import safeset.program.torch_layers  # noqa: F401  (registers torch's layers)
+import safeset.program.lipschitz_layers  # noqa: F401  (registers safeset's layers, and torch's)
 from safeset.errors import expected
 from safeset.layers import Residual
 from safeset.numerics.strict import strict_arithmetic

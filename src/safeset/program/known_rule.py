@@ -86,10 +86,13 @@ def meta() -> dict[str, Any]:
     return {"device": "meta", "dtype": torch.float64}
 
 
-def filled(empty: nn.Module, layer: nn.Module) -> nn.Module:
-    """The empty layer with the weights of another, which is given up for it, parametrisations evaluated."""
+def filled(empty: nn.Module, layer: nn.Module, **made: Tensor) -> nn.Module:
+    """The empty layer with the weights of another, which is given up for it: as they were made, or its attributes.
+
+    Parametrisations are evaluated.
+    """
     for name, tensor in list(empty.named_parameters()):
-        value = getattr(layer, name)
+        value = made[name] if name in made else getattr(layer, name)
         if value.shape != tensor.shape or type(value) not in (Tensor, nn.Parameter):
             raise UnsupportedLayerError(
                 f"Expected a plain {name} of shape {tuple(tensor.shape)}, as the layer's attributes say, but got "

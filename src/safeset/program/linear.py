@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.lipschitz.dense import absolute_norm, spectral_proof
+from safeset.lipschitz.dense import absolute_norm, isometry_bound, spectral_proof
 from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.forward_error_exact import Carried
 from safeset.lipschitz.forward_error_exact import absolute_norm as exact_absolute_norm
@@ -43,22 +43,11 @@ class Linear(Operation):
 
     def prove(self, shape: Shape, convolutions: str, witness: Witness | None) -> Proved:
         """By the Gram matrix; a witness spares its eigenvalues."""
-
-        def at(given: Witness) -> Up | None:
-            found = spectral_proof(self.weight, given.shift)
-            return None if found is None else found[0]
-
-        if witness is not None and witness.kind == "dense" and (bound := witness.confirmed(at)) is not None:
-            return bound, "dense", witness
-        found = spectral_proof(self.weight)
-        assert found is not None  # without a shift it is looked for until there is one
-        bound = claimed(found[0])
-        return bound, "dense", Witness("dense", float(bound), found[1])
+        return dense_proof(self.weight, witness)
 
     def work(self, shape: Shape, witness: Witness | None) -> float:
         """The Gram matrix, its eigenvalues, a factorisation and its check."""
-        small, large = sorted(self.weight.shape)
-        return 2.0 * small**2 * large + (4.0 if witness else 20.0) * small**3
+        return dense_work(self.weight, witness)
 
     def rounding(self, shape: Shape, bound: Up, *before: Rounding) -> Rounding:
         """Sums of as many products as there are features, at each place."""
@@ -141,6 +130,29 @@ class ChannelAffine(Operation):
     def portable(self, shape: Shape, name: Named) -> dict[str, Any]:
         """By its numbers."""
         return {"kind": "affine", "weight": name("scale"), "bias": name("shift")}
+
+
+def dense_proof(weight: Tensor, witness: Witness | None) -> Proved:
+    """A bound of a matrix's norm: as an isometry, if it is nearly one; else by its Gram matrix, and with a witness."""
+
+    def at(given: Witness) -> Up | None:
+        found = spectral_proof(weight, given.shift)
+        return None if found is None else found[0]
+
+    if witness is not None and witness.kind == "dense" and (bound := witness.confirmed(at)) is not None:
+        return bound, "dense", witness
+    if (bound := isometry_bound(weight)) is not None:
+        return bound, "orthogonal", None
+    found = spectral_proof(weight)
+    assert found is not None  # without a shift it is looked for until there is one
+    bound = claimed(found[0])
+    return bound, "dense", Witness("dense", float(bound), found[1])
+
+
+def dense_work(weight: Tensor, witness: Witness | None) -> float:
+    """Floating-point operations of `dense_proof`, about: the Gram matrix, its eigenvalues, a factorisation."""
+    small, large = sorted(weight.shape[:2])
+    return 2.0 * small**2 * large + (4.0 if witness else 20.0) * small**3
 
 
 def bias_norm(bias: Tensor | None) -> Up:

@@ -117,6 +117,10 @@ class Operation(ABC):
         """What its Lipschitz constant is by definition: a formula, or the linear map itself; None if unknown."""
         return None
 
+    def reduced(self, bound: Fraction) -> tuple["Operation", Fraction]:
+        """Another operation, and what its Lipschitz constant must be at most, for the bound of this one to hold."""
+        return self, bound
+
     def second_reach(self, bound: Fraction, *before: Fraction) -> Fraction:
         """`reach` in fractions."""
         return bound * before[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from safeset.errors import expected
@@ -103,6 +104,33 @@ class MinMax(Unrounded):
     def portable(self, shape: Shape, name: Named) -> dict[str, Any]:
         """By its name."""
         return {"kind": "minmax"}
+
+
+@dataclass(frozen=True, eq=False)
+class HalfAbsolute(Unrounded):
+    """|x| on the first half of the channels, or on those with an even number."""
+
+    kind = "HalfAbs"
+    even: bool
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        """By ATen: where a channel is one of the half, its absolute value."""
+        (x,) = inputs
+        if x.shape[1] % 2:
+            raise expected("an even number of channels for HalfAbs", x.shape[1])
+        chosen = torch.from_numpy(self._chosen(x.shape[1])).to(x.device).view(-1, *(1,) * (x.ndim - 2))
+        return _aten.where.self(chosen, _aten.abs.default(x), x)  # type: ignore[no-any-return]
+
+    def exact(self, deadline: Deadline, *x: Multiples) -> Multiples:
+        """By definition."""
+        values = x[0].integers.copy()
+        values[self._chosen(len(values))] = np.abs(values[self._chosen(len(values))])
+        return x[0].like(values)
+
+    def _chosen(self, channels: int) -> NDArray[np.bool_]:
+        """(channels,): which of them."""
+        numbers = np.arange(channels)
+        return numbers % 2 == 0 if self.even else numbers < channels // 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from safeset.layers.permutations import shifted_channels
 from safeset.numerics.integers import Deadline
 from safeset.numerics.multiples import Multiples
 from safeset.program.operation import ClosedForm, Named, Shape
@@ -109,3 +110,20 @@ class ChannelShuffle(Reorder):
     def run(self, *inputs: Tensor) -> Tensor:
         """By ATen."""
         return _aten.channel_shuffle.default(*inputs, self.groups)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelShift(Reorder):
+    """Some channels a pixel down, as many up, right and left, around the edges; the rest stay."""
+
+    kind = "ChannelShift"
+    part: int
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        """By ATen."""
+        (x,) = inputs
+        moving = shifted_channels(x.shape[1], self.part)
+        *groups, still = _aten.split_with_sizes.default(x, [moving] * 4 + [x.shape[1] - 4 * moving], 1)
+        ways = ((1, 2), (-1, 2), (1, 3), (-1, 3))
+        moved = [_aten.roll.default(one, [by], [axis]) for one, (by, axis) in zip(groups, ways, strict=True)]
+        return _aten.cat.default([*moved, still], 1)  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from safeset.numerics.directed import Up
 from safeset.numerics.integers import Deadline, Incidence
 from safeset.numerics.multiples import Multiples
 from safeset.numerics.strict import convolved, strict_arithmetic
-from safeset.program.linear import bias_norm, dot, shifted
+from safeset.program.linear import bias_norm, dense_proof, dense_work, dot, shifted
 from safeset.program.operation import ClosedForm, Named, Operation, Part, Proved, Shape
 from safeset.program.patches import incidences_of, outputs_of, patches
 
@@ -79,6 +79,14 @@ class Conv2d(Sliding):
         """The last two axes of the weights."""
         return self.weight.shape[2], self.weight.shape[3]
 
+    @property
+    def _is_pointwise(self) -> bool:
+        """Whether it is one matrix, at each pixel that it reads, once: its norm is then that of the matrix.
+
+        A subclass may read pixels more than once, such as one that pads with copies.
+        """
+        return type(self) is Conv2d and self.kernel == (1, 1) and self.groups == 1
+
     def run(self, *inputs: Tensor) -> Tensor:
         """By ATen; on a GPU as products of matrices, where its own way in float64 takes one point at a time."""
         (x,) = inputs
@@ -96,6 +104,8 @@ class Conv2d(Sliding):
     def prove(self, shape: Shape, convolutions: str, witness: Witness | None) -> Proved:
         """Exact where that is affordable, else by a torus; the largest of all groups. A witness spares the search."""
         rows, columns = self.axes(shape)
+        if self._is_pointwise:
+            return dense_proof(self.weight[:, :, 0, 0], witness)
         parts = [Convolution(kernel, rows, columns) for kernel in self.weight.chunk(self.groups)]
         if witness is not None and len(parts) == 1:
             confirmed = confirmed_bound(parts[0], convolutions, witness)
@@ -111,6 +121,8 @@ class Conv2d(Sliding):
 
     def work(self, shape: Shape, witness: Witness | None) -> float:
         """That of the cheapest proof; of the groups the first may be enough."""
+        if self._is_pointwise:
+            return dense_work(self.weight, witness)
         return cost(Convolution(self.weight.chunk(self.groups)[0], *self.axes(shape)), witness)
 
     def rounding(self, shape: Shape, bound: Up, *before: Rounding) -> Rounding:
@@ -139,8 +151,8 @@ class Conv2d(Sliding):
         return shifted(Multiples(np.concatenate(parts), x[0].unit * weight.unit), self.bias, 0)
 
     def second_bound(self, shape: Shape) -> Iterator[Part] | None:
-        """Each group alone."""
-        return self._parts(*incidences_of(self, shape))
+        """Each group alone; a matrix at every pixel is as large as at one."""
+        return self._parts(*(([(0, 0, 0)],) * 2 if self._is_pointwise else incidences_of(self, shape)))
 
     def _parts(self, rows: list[Incidence], columns: list[Incidence]) -> Iterator[Part]:
         """The groups, with what their outputs read."""

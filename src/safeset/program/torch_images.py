@@ -49,24 +49,28 @@ class Conv2dRule(KnownRule):
 
     def estimate(self, layer: nn.Conv2d, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """By the power method, on the image's own size."""
-        weight, groups = layer.weight, layer.groups
-        rows, columns = self.sliding(layer, weight, None).axes(shape)
-        if layer.padding_mode == "circular":
-            inner, outer = (
-                replace(axis, size=axis.before + axis.size + axis.after, before=0, after=0) for axis in (rows, columns)
-            )
-            return power_method(
-                lambda x: convolve(pad_around(x, rows, columns), weight, inner, outer, groups),
-                lambda y: folded(convolve_transposed(y, weight, inner, outer, groups), rows, columns),
-                given_vector(vector, weight),
-                steps,
-            )
+        return estimate_convolution(self.sliding(layer, layer.weight, None), shape, vector, steps)
+
+
+def estimate_convolution(sliding: Conv2d, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
+    """The norm of a convolution by the power method, on the image's own size."""
+    weight, groups, (rows, columns) = sliding.weight, sliding.groups, sliding.axes(shape)
+    if isinstance(sliding, CircularConv2d):
+        inner, outer = (
+            replace(axis, size=axis.before + axis.size + axis.after, before=0, after=0) for axis in (rows, columns)
+        )
         return power_method(
-            lambda x: convolve(x, weight, rows, columns, groups),
-            lambda y: convolve_transposed(y, weight, rows, columns, groups),
+            lambda x: convolve(pad_around(x, rows, columns), weight, inner, outer, groups),
+            lambda y: folded(convolve_transposed(y, weight, inner, outer, groups), rows, columns),
             given_vector(vector, weight),
             steps,
         )
+    return power_method(
+        lambda x: convolve(x, weight, rows, columns, groups),
+        lambda y: convolve_transposed(y, weight, rows, columns, groups),
+        given_vector(vector, weight),
+        steps,
+    )
 
 
 def plain_convolution(kind: type[nn.Module], layer: Any) -> nn.Module:

@@ -37,12 +37,16 @@ class LinearRule(KnownRule):
 
     def vector_shape(self, layer: nn.Linear, shape: Shape) -> Shape:
         """(in,)."""
-        return (layer.in_features,)
+        return (layer.weight.shape[1],)
 
     def estimate(self, layer: nn.Linear, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """By the power method."""
-        weight = layer.weight
-        return power_method(weight.mv, weight.mT.mv, given_vector(vector, weight), steps)
+        return estimate_matrix(layer.weight, vector, steps)
+
+
+def estimate_matrix(weight: Tensor, vector: Tensor | None, steps: int) -> Estimate:
+    """The norm of a matrix by the power method."""
+    return power_method(weight.mv, weight.mT.mv, given_vector(vector, weight), steps)
 
 
 class ChannelAffineRule(KnownRule):
@@ -65,7 +69,7 @@ class ChannelAffineRule(KnownRule):
 
     def scale_and_shift(self, layer: Any) -> tuple[Tensor, Tensor]:
         """(channels,) each."""
-        return _floating(layer.scale), _floating(layer.shift)
+        return floating(layer.scale), floating(layer.shift)
 
 
 class NormalizeRule(ChannelAffineRule):
@@ -79,7 +83,7 @@ class NormalizeRule(ChannelAffineRule):
 
     def scale_and_shift(self, layer: layers.Normalize) -> tuple[Tensor, Tensor]:
         """1 / std and −mean / std."""
-        mean, std = _floating(layer.mean), _floating(layer.std)
+        mean, std = floating(layer.mean), floating(layer.std)
         return 1 / std, -mean / std
 
 
@@ -101,9 +105,9 @@ class BatchNormRule(ChannelAffineRule):
         """Scale = weight / √(var + eps), shift = bias − mean·scale."""
         if layer.running_var is None or layer.running_mean is None:
             raise UnsupportedLayerError("Expected batch norm with running statistics, but got none.")
-        scale = (_floating(layer.running_var) + layer.eps).rsqrt()
+        scale = (floating(layer.running_var) + layer.eps).rsqrt()
         scale = scale if layer.weight is None else layer.weight * scale
-        shift = -_floating(layer.running_mean) * scale
+        shift = -floating(layer.running_mean) * scale
         return scale, shift if layer.bias is None else shift + layer.bias
 
 
@@ -115,7 +119,7 @@ def _freeze_leaky_relu(layer: nn.LeakyReLU, shape: Shape) -> nn.Module:
     return layer
 
 
-def _floating(numbers: Tensor) -> Tensor:
+def floating(numbers: Tensor) -> Tensor:
     """Integers as float64: of an int8, |−128| would be −128."""
     return numbers if numbers.is_floating_point() else numbers.double()
 

@@ -14,7 +14,7 @@ from safeset.errors import ArgumentError, expected
 from safeset.guarantees import affinity
 from safeset.guarantees.guarantee import Affinity, Guarantee, names_a_file, parse
 from safeset.inputs import check_epsilon, is_text
-from safeset.models import INITIALISATIONS, list_models
+from safeset.models import INITIALISATIONS, check_model, list_models
 from safeset.recipes import defaults, toml
 from safeset.recipes.sections import Data, Loss, Optimiser, Task, check_among, check_at_least, check_between
 
@@ -34,6 +34,7 @@ class Recipe:
             ``affinity:groups`` for the data set's own groups. In TOML also a table that describes affinity sets.
         epsilon: radius of the L2 ball, in the units of the data.
         model: one of `list_models()`, or ``own`` for a network given in Python.
+        sizes: settings of the model, where it has any: ``depth``, ``width`` and so on (`create_model`).
         initialisation: of the model's weights: ``torch`` (its default), or ``orthogonal`` with biases of 0. A network
             given in Python has its own.
         network: where the user's own network comes from, ``module:factory``, for messages: code is only ever run by
@@ -58,6 +59,7 @@ class Recipe:
     guarantee: str | None = None
     epsilon: float | None = None
     model: str | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
     network: str | None = None
     initialisation: str = "torch"
     epochs: int | None = None
@@ -80,6 +82,10 @@ class Recipe:
             object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         if self.model not in (None, "own"):
             check_among("model", self.model, list_models())
+            check_model(str(self.model), self.sizes)
+        elif self.sizes:
+            remedy = "Name a `model` that has them, such as shift-net."
+            raise expected("no `sizes` where the model is not named", ", ".join(self.sizes), remedy)
         check_among("initialisation", self.initialisation, INITIALISATIONS)
         if self.model == "own" and self.initialisation != "torch":
             raise expected("an own network as it is initialised", f"`initialisation` {self.initialisation!r}")

@@ -49,6 +49,7 @@ def _model(recipe: FittedRecipe) -> nn.Module:
             input_shape=recipe.task.input_shape,
             classes=len(recipe.task.class_names),
             initialisation=recipe.initialisation,
+            **recipe.sizes,
         )
 
 

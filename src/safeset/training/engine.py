@@ -15,6 +15,7 @@ from safeset.recipes.recipe import FittedRecipe
 from safeset.system.workers import Workers
 from safeset.training.gpu.blocks import can_fuse
 from safeset.training.gpu.convolutions import one_by_one
+from safeset.training.manifold import orthogonal_weights, return_to_manifold, turn_gradients
 from safeset.training.state import State
 from safeset.training.step import objective
 
@@ -56,6 +57,7 @@ class Engine:
         self._value = objective(net, recipe.loss, half=half, fused=fused)
         if len(self.seeds) > 1:
             self._value = torch.func.vmap(self._value, in_dims=(0, 0, 0, 0, None), randomness="different")
+        self._orthogonal = orthogonal_weights(net, state.parameters)
         device, count = split.y.device, len(self.seeds)
         self.total = torch.zeros(count, dtype=torch.float64, device=device)  # sums of the losses of this epoch
         self.last = torch.zeros(count, device=device)  # losses of the last step
@@ -112,7 +114,9 @@ class Engine:
                 for vector in following.values():  # their sum is then the first worker's vector, bit for bit
                     vector.mul_(self.workers.first)
                 self.workers.add([last, *gradients, *following.values()])
+        turn_gradients(self._orthogonal)
         state.optimiser.step()
+        return_to_manifold(self._orthogonal)
         with torch.no_grad():
             for name, vector in state.vectors.items():
                 vector.copy_(following[name])

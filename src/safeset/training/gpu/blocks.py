@@ -19,7 +19,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from safeset.errors import UnsupportedLayerError, expected
-from safeset.layers import InvertibleDownsampling, MinMax, in_front
+from safeset.layers import InvertibleDownsampling, MinMax
+from safeset.layers.min_max import in_front
 from safeset.program.rules import check_untouched
 
 Kind = TypeVar("Kind", bound=nn.Module)

@@ -1,4 +1,4 @@
-"""Layers that Lipschitz networks are built of, beside torch's own."""
+"""MinMax, with a gradient that is quick."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from safeset.errors import expected
-from safeset.inputs import as_tensor
 
 
 class MinMax(nn.Module):
@@ -103,102 +102,3 @@ def in_front(count: int, tensors: Sequence[Tensor], places: Sequence[int | None]
         each.expand(count, *each.shape) if place is None else each.movedim(place, 0)
         for each, place in zip(tensors, places, strict=True)
     ]
-
-
-class Abs(nn.Module):
-    """|x|, entry by entry."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Absolute values."""
-        return x.abs()
-
-
-class InvertibleDownsampling(nn.Module):
-    """Each square of ``size`` × ``size`` pixels becomes one pixel of more channels: a permutation, nothing is lost.
-
-    (batch, c, h, w) → (batch, c·size², h/size, w/size).
-    """
-
-    def __init__(self, size: int = 2) -> None:
-        super().__init__()
-        self.size = size
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The pixels of a square as channels."""
-        return nn.functional.pixel_unshuffle(x, self.size)
-
-    def extra_repr(self) -> str:
-        """The size, for printing."""
-        return f"{self.size}"
-
-
-class ChannelAffine(nn.Module):
-    """scale·x + shift, channel by channel: what normalisation and batch norm are in a frozen network.
-
-    (batch, n, …) → (batch, n, …); scale and shift are (n,).
-    """
-
-    scale: Tensor
-    shift: Tensor
-
-    def __init__(self, scale: Tensor, shift: Tensor) -> None:
-        super().__init__()
-        scale, shift = as_tensor(scale, "`scale`"), as_tensor(shift, "`shift`")
-        if scale.ndim != 1 or scale.shape != shift.shape:
-            raise expected("`scale` and `shift` to be numbers for each channel", f"{scale.shape} and {shift.shape}")
-        self.register_buffer("scale", scale.detach().clone())
-        self.register_buffer("shift", shift.detach().clone())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """scale·x + shift."""
-        return x * per_channel(self.scale, x) + per_channel(self.shift, x)
-
-    def extra_repr(self) -> str:
-        """The number of channels, for printing."""
-        return f"{len(self.scale)}"
-
-
-class Normalize(nn.Module):
-    """(x − mean) / std, channel by channel, or with one number for all.
-
-    It counts in the Lipschitz constant, so ε stays in the input's own units.
-
-    >>> Normalize(mean=[0.5], std=[0.25])(torch.ones(1, 1))
-    tensor([[2.]])
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, mean: Tensor | list[float], std: Tensor | list[float]) -> None:
-        super().__init__()
-        parts = [as_tensor(part, f"`{name}`") for part, name in ((mean, "mean"), (std, "std"))]
-        if parts[0].ndim != 1 or parts[0].shape != parts[1].shape or not bool((parts[1] > 0).all()):
-            raise expected("`mean` and `std` to be numbers for each channel, each std above 0", f"{mean} and {std}")
-        for name, part in zip(("mean", "std"), parts, strict=True):
-            self.register_buffer(name, part.detach().to(torch.get_default_dtype(), copy=True))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(x − mean) / std."""
-        return (x - per_channel(self.mean, x)) / per_channel(self.std, x)
-
-    def extra_repr(self) -> str:
-        """Mean and standard deviation, for printing."""
-        return f"mean={self.mean.tolist()}, std={self.std.tolist()}"
-
-
-class Residual(nn.Module):
-    """x + body(x): its Lipschitz constant is at most 1 + that of the body."""
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The sum."""
-        return x + self.body(x)  # type: ignore[no-any-return]
-
-
-def per_channel(numbers: Tensor, x: Tensor) -> Tensor:
-    """(n,) numbers in a shape that goes with (batch, n, …)."""
-    return numbers.view(-1, *(1,) * (x.ndim - 2))

@@ -1,0 +1,28 @@
+"""Weights that stay orthogonal: their gradients are turned along the manifold, and each step ends on it again."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from safeset.layers.orthogonal import Orthogonal, retract, riemannian
+
+
+def orthogonal_weights(net: nn.Module, parameters: Mapping[str, Tensor]) -> list[Tensor]:
+    """Those of the parameters, by name, that are weights of orthogonal layers; stacked where there are several nets."""
+    return [parameters[f"{name}.weight"] for name, layer in net.named_modules() if isinstance(layer, Orthogonal)]
+
+
+@torch.no_grad()
+def turn_gradients(weights: list[Tensor]) -> None:
+    """Leave of each gradient what lies along the manifold, before the optimiser sees it."""
+    for weight in weights:
+        if weight.grad is not None:
+            weight.grad.copy_(riemannian(weight, weight.grad))
+
+
+@torch.no_grad()
+def return_to_manifold(weights: list[Tensor]) -> None:
+    """One Newton–Schulz step for each, after the optimiser's: nothing waits for the device."""
+    for weight in weights:
+        weight.copy_(retract(weight))
