@@ -194,6 +194,10 @@ OPERATIONS = {
     "grouped": lambda net, x, y: net.convolutions[1](x),
     "padded": lambda net, x, y: net.convolutions[2](x),
     "dilated": lambda net, x, y: net.convolutions[3](x),
+    "backwards": lambda net, x, y: F.conv_transpose2d(x, net.convolutions[0].weight, padding=1),
+    "backwards_spread": lambda net, x, y: F.max_pool2d(
+        F.conv_transpose2d(x, net.convolutions[1].weight, stride=2, padding=1, output_padding=1, groups=2), 2
+    ),
     "residual": lambda net, x, y: y + net.convolutions[0](F.relu(net.norm(x))),
     "joined": lambda net, x, y: net.wide(torch.cat([x, y], dim=1)),
     "two_ways": lambda net, x, y: net.wide(torch.cat([x, F.relu(-x)], dim=1)),

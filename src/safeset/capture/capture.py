@@ -4,6 +4,7 @@ import copy
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from safeset.capture.from_export import compare, export, program_of_export
 from safeset.errors import expected
@@ -55,13 +56,34 @@ def _plain(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
     return frozen, program
 
 
+def _materialised(network: nn.Module) -> nn.Module:
+    """A network whose parametrisations are replaced by the weights that they give in evaluation mode.
+
+    They are evaluated in float64, or in the network's own type where one insists on that: what is certified is what
+    they give here, not what they were meant to.
+    """
+    for module in list(network.modules()):
+        if not parametrize.is_parametrized(module):
+            continue
+        for name in list(module.parametrizations):  # type: ignore[arg-type]
+            with torch.no_grad():
+                try:
+                    value = getattr(copy.deepcopy(module).double(), name)
+                except RuntimeError:
+                    value = getattr(module, name)
+            value = value.detach().double().clone()
+            parametrize.remove_parametrizations(module, name, leave_parametrized=False)
+            setattr(module, name, nn.Parameter(value, requires_grad=False))
+    return network
+
+
 def _exported(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
     """A network with a forward of its own: what torch.export sees of it, compared with it at random points."""
     for name, layer in network.named_modules():
         check_weights(layer, name)
     check_layers(network)
     with torch.inference_mode(False), without_cache():
-        frozen = copy.deepcopy(network).double().eval().requires_grad_(False)
+        frozen = _materialised(copy.deepcopy(network).eval()).double().requires_grad_(False)
         exported = export(frozen, input_shape)
         with strict_arithmetic():
             program = program_of_export(exported, frozen, input_shape)

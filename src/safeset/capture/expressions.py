@@ -114,7 +114,12 @@ def _product(graph: Graph, x: View, y: View, name: str) -> View:
     """Products of two values that have a Lipschitz constant all the same."""
     for value, factor in ((x, y), (y, x)):
         found = graph.operation_of(factor)
-        if found and isinstance(found[0], Sigmoid) and value.shape == factor.shape and graph.is_same(found[1], value):
+        if (
+            found
+            and isinstance(found[0], Sigmoid)
+            and value.shape == factor.shape
+            and graph.is_same_value(found[1], value)
+        ):
             return graph.add(SiLU(), value, name=name)
         gelu = _gelu(graph, value, factor, name)
         if gelu is not None:
@@ -136,7 +141,7 @@ def _gelu(graph: Graph, value: View, factor: View, name: str) -> View | None:
     if found is None or not isinstance(found[0], Erf):
         return None
     argument, rate = _unscaled(graph, found[1])
-    if rate <= 0 or value.shape != factor.shape or not graph.is_same(argument, before):
+    if rate <= 0 or value.shape != factor.shape or not graph.is_same_value(argument, before):
         return None
     made = graph.add(ErfGELU(rate), before.map(lambda places: places.reshape(value.shape)), name=name)
     scale = 2 * outer * inner
@@ -249,6 +254,9 @@ def root_of_squares(graph: Graph, x: View, axes: Sequence[int], keep: bool, name
 def greatest(graph: Graph, x: View, axes: Sequence[int], keep: bool, name: str, *, least: bool = False) -> View:
     """Maxima, or minima, over axes of the points."""
     grouped, shape = _grouped(x, axes, keep)
+    if grouped.shape[-1] == 2:  # the larger and the smaller of the same pairs are one node
+        first, second = (View(grouped.places[..., each]) for each in (0, 1))
+        return larger(graph, first, second, name, smaller=least).map(lambda places: places.reshape(shape))
     return graph.add(Least() if least else Greatest(), grouped, name=name).map(lambda places: places.reshape(shape))
 
 
