@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from safeset.capture import expressions as ex
-from safeset.capture.aten_handlers import HANDLERS, PLACES, Arguments
+from safeset.capture.aten_arithmetic import Arguments
+from safeset.capture.aten_handlers import HANDLERS, PLACES
 from safeset.capture.aten_refusals import REFUSED, SQUARES
 from safeset.capture.expressions import Absent, Squares
 from safeset.capture.graph import Graph, View

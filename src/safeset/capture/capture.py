@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from safeset.capture.from_export import compare, export, program_of_export
@@ -62,19 +62,24 @@ def _materialised(network: nn.Module) -> nn.Module:
     They are evaluated in float64, or in the network's own type where one insists on that: what is certified is what
     they give here, not what they were meant to.
     """
-    for module in list(network.modules()):
-        if not parametrize.is_parametrized(module):
-            continue
-        for name in list(module.parametrizations):  # type: ignore[arg-type]
-            with torch.no_grad():
-                try:
-                    value = getattr(copy.deepcopy(module).double(), name)
-                except RuntimeError:
-                    value = getattr(module, name)
-            value = value.detach().double().clone()
-            parametrize.remove_parametrizations(module, name, leave_parametrized=False)
-            setattr(module, name, nn.Parameter(value, requires_grad=False))
+    for module in [each for each in network.modules() if parametrize.is_parametrized(each)]:
+        values = {name: _evaluated(module, name) for name in module.parametrizations}  # type: ignore[union-attr]
+        # `remove_parametrizations` would take the property from the class, which the user's own module has too.
+        module.__class__ = parametrize.type_before_parametrizations(module)
+        del module.parametrizations
+        for name, value in values.items():
+            module.register_parameter(name, nn.Parameter(value, requires_grad=False))
     return network
+
+
+def _evaluated(module: nn.Module, name: str) -> Tensor:
+    """What a parametrisation gives."""
+    with torch.no_grad():
+        try:
+            value = getattr(copy.deepcopy(module).double(), name)
+        except RuntimeError:
+            value = getattr(module, name)
+    return value.detach().double().clone()  # type: ignore[no-any-return]
 
 
 def _exported(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:

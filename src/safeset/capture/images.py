@@ -106,8 +106,17 @@ def convolved_backwards(
     sides = [(each - own, each - own + end) for each, own, end in zip(around, inside, ends, strict=True)]
     padded = torch.nn.functional.pad(spread, (*sides[1], *sides[0]))
     kernel = weight.view(groups, channels // groups, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).flip(2, 3)
-    settings = {"stride": (1, 1), "padding": inside, "dilation": steps, "groups": groups}
-    return convolved(graph, View(padded), kernel, bias, **settings, name=name)
+    return convolved(
+        graph,
+        View(padded),
+        kernel,
+        bias,
+        stride=(1, 1),
+        padding=inside,
+        dilation=steps,
+        groups=groups,
+        name=name,
+    )
 
 
 def max_pooled(

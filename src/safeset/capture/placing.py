@@ -4,7 +4,7 @@ They are run twice: on the numbers of entries with zeros for constants, which sa
 constants with zeros for values, which says what is added.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ JOINING = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack"
 WRITING = frozenset({"slice_scatter", "select_scatter", "diagonal_scatter", "copy", "where", "masked_fill"})
 PLACING = JOINING | WRITING
 # What gives constants in the shape of a value; what is not initialised is 0 here, and compared with the network.
-FILLING = {
+FILLING: Mapping[str, Callable[..., Tensor]] = {
     "zeros_like": torch.zeros_like,
     "ones_like": torch.ones_like,
     "full_like": torch.full_like,
@@ -57,8 +57,7 @@ def placed(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str
 def filled(kind: str, args: tuple[Any, ...]) -> Tensor:
     """A constant in the shape of a value, or of a shape that is given."""
     value, *others = args
-    made: Tensor = FILLING[kind](value.places, *others)
-    return made
+    return FILLING[kind](value.places, *others)
 
 
 def _numbers_as_tensors(args: tuple[Any, ...], first: int) -> tuple[Any, ...]:

@@ -50,7 +50,8 @@ def plus(graph: Graph, x: object, y: object, name: str) -> Squares:
             raise UnsupportedLayerError("a sum of squares of different shapes")
         joined = View(torch.cat([roots.places, other.places], dim=-1))
     else:
-        number = float(second) if isinstance(second, int | float) or _is_number(second) else -1.0
+        is_number = isinstance(second, int | float) or (isinstance(second, Tensor) and second.numel() == 1)
+        number = float(second) if is_number else -1.0  # type: ignore[arg-type]
         if not 0 <= number < math.inf:
             raise UnsupportedLayerError("a sum of squares and something other than a number ≥ 0")
         if number == 0:
@@ -88,7 +89,3 @@ def _with_axis(graph: Graph, x: Squares, name: str) -> View:
     if x.factor == 1:
         return roots
     return ex.multiplied(graph, roots, torch.tensor(math.sqrt(x.factor), dtype=torch.float64), name)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Tensor) and value.numel() == 1
