@@ -16,7 +16,6 @@ import torch
 from common import ROOT, commit, machine, save
 from safeset import UnsupportedLayerError
 from safeset.capture.capture import capture
-from safeset.proofs.prove import prove
 
 POINTS, SEED = 8, 0
 
@@ -24,24 +23,35 @@ POINTS, SEED = 8, 0
 def measure() -> dict[str, Any]:
     """Every layer of the catalogue that the tests run too."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from helpers.lipschitz_libraries import IMAGE, LAYERS, REFUSED, Flat, lived_in, steepest
+    from helpers.lipschitz_libraries import (  # type: ignore[import-not-found]
+        IMAGE,
+        LAYERS,
+        REFUSED,
+        Flat,
+        lived_in,
+        proved,
+        steepest,
+    )
 
     started = time.perf_counter()
     rows = []
     for name, layer in LAYERS.items():
         torch.manual_seed(SEED)
         _, program = capture(lived_in(layer.make(), layer.shape), layer.shape)
-        head = prove(program).bounds.head
-        proved = float(head.scale) * float(torch.linalg.matrix_norm(head.rows, 2))
         least = steepest(program, torch.randn(POINTS, *layer.shape, dtype=torch.float64))
-        rows.append({"library": layer.library, "layer": name, "claim": layer.claim, "proved": proved, "least": least})
+        numbers = {"proved": proved(program), "least": least}
+        rows.append({"library": layer.library, "layer": name, "claim": layer.claim, **numbers})
     refused = {}
     for name, (make, _) in REFUSED.items():
         try:
             capture(Flat(make()).eval(), IMAGE)
         except UnsupportedLayerError as error:
             refused[name] = str(error).replace(sys.prefix, "")
+    sys.path.insert(0, str(ROOT / "examples"))
+    from torchlip_digits import said
+
     return {
+        "said": said(),
         "command": "python benchmarks/other_libraries.py",
         "versions": {name: version(name) for name in ("deel-torchlip", "orthogonium", "torch")},
         "points": POINTS,

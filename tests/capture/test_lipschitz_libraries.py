@@ -1,6 +1,8 @@
 """deel-torchlip and orthogonium as installed: captured as they are, bounded by our proofs, not by their claims."""
 
 import warnings
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,15 +10,15 @@ from torch import nn
 
 from safeset import CertifiedNet, UnsupportedLayerError
 from safeset.capture.capture import capture
-from safeset.proofs.prove import prove
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("deel.torchlip", reason="deel-torchlip is not installed (pip install -e '.[dev]')")
     pytest.importorskip("orthogonium", reason="orthogonium is not installed (pip install -e '.[dev]')")
 
-from helpers.lipschitz_libraries import IMAGE, LAYERS, REFUSED, Flat, lived_in, ortho, steepest, torchlip
+from helpers.lipschitz_libraries import IMAGE, LAYERS, REFUSED, Flat, lived_in, ortho, proved, steepest, torchlip
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torchlip_digits.py"
 # What is claimed and cannot be seen layer by layer: a bound of the parts together is larger.
 LOOSE = {
     "SpectralConvTranspose2d": 2.0,  # a convolution of the image with zeros between its pixels
@@ -42,11 +44,9 @@ def test_a_layer_is_bounded_by_proof(name):
     with torch.no_grad():
         original = network(x.float())  # some parametrisations insist on float32, and on changing buffers here
     assert float((program.run(x) - original).abs().max()) <= 1e-4 * float(original.abs().max())
-    head = prove(program).bounds.head
-    proved = float(head.scale) * float(torch.linalg.matrix_norm(head.rows, 2))
-    least = steepest(program, x)
-    assert least <= proved * (1 + 1e-9)
-    assert proved <= max(least * 1.01, LOOSE.get(name, 1.001))
+    bound, least = proved(program), steepest(program, x)
+    assert least <= bound * (1 + 1e-12)  # the Jacobian is rounded
+    assert bound <= max(least * 1.01, LOOSE.get(name, 1.001))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -93,3 +93,13 @@ def test_a_whole_network_is_certified(library):
     certificate = net.certify(torch.rand(8, 1, 8, 8))
     assert float(net.bounds().head.scale) <= 1.001  # as claimed, and proved
     assert bool(certificate.certified.all())
+
+
+def test_the_example_certifies_their_trained_network():
+    spec = spec_from_file_location("torchlip_digits", EXAMPLE)
+    example = module_from_spec(spec)
+    spec.loader.exec_module(example)
+    said = example.said(epochs=2)
+    assert "deel-torchlip says 1" in said
+    assert "relaxed top-2" in said
+    assert "{1,4,7}" in said

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from safeset.numerics.directed import Up
+from safeset.proofs.prove import prove
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # both were written for earlier Pythons
     import orthogonium.layers as ortho
@@ -127,6 +130,12 @@ def lived_in(layer, shape):
         for _ in range(3):
             network(torch.randn(8, *shape))
     return network.eval()
+
+
+def proved(program):
+    """The bound of a whole program, its head included."""
+    bounds = prove(program).bounds
+    return float(Up(bounds.head.scale) * Up(bounds.layers[-1].bound))
 
 
 def steepest(program, points):

@@ -1,4 +1,7 @@
-"""So that torchvision and timm import beside PyTorch's CPU build, whose torchvision has no compiled operators."""
+"""So that torchvision and timm import beside PyTorch's CPU build, for which PyPI's torchvision cannot load its own."""
+
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 
@@ -6,10 +9,14 @@ _DEFINED: list[torch.library.Library] = []  # a definition lives as long as its 
 
 
 def define_torchvision_operators():
-    """Declare the operators that torchvision's import asks for; none of them is ever called here."""
-    if _DEFINED or hasattr(torch.ops.torchvision, "nms"):
+    """Declare the operators that torchvision's import asks for, unless it has them; none is ever called here."""
+    found = find_spec("torchvision")
+    if _DEFINED or found is None:
         return
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _DEFINED.append(library)
+    try:
+        torch.ops.load_library(Path(found.origin).parent / "_C.so")
+    except OSError:  # made for another build of PyTorch
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _DEFINED.append(library)
