@@ -284,6 +284,20 @@ def networks(result: dict[str, Any]) -> str:
     return markdown(["network", "convolutions", "seconds", "product of the bounds", "exact"], rows)
 
 
+def other_libraries(result: dict[str, Any]) -> str:
+    """What is claimed of other libraries' layers, what is proved, and a lower bound."""
+    rows = [
+        [row["library"], row["layer"], row["claim"], f"{row['proved']:.7f}", f"{row['least']:.7f}"]
+        for row in result["rows"]
+    ]
+    return markdown(["library", "layer", "claimed", "proved", "at least"], rows)
+
+
+def other_example(result: dict[str, Any]) -> str:
+    """What the example with another library's network says."""
+    return f"```text\n$ python examples/torchlip_digits.py\n{result['said']}\n```"
+
+
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "first-hour", "benchmarks/first_hour.json", first_hour),
     ("docs/performance.md", "busy", "benchmarks/busy.json", busy),
@@ -305,6 +319,8 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/reliability.md", "audits", " ".join(f"audits/{name}.json" for name in AUDITS), audits),
     ("docs/reliability.md", "regions", "analyses/regions.json", regions),
     ("docs/performance.md", "growth", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", growth),
+    ("docs/other-libraries.md", "other-libraries", "benchmarks/other-libraries.json", other_libraries),
+    ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
     *paper.TABLES,
 ]
 

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from safeset.capture import expressions as ex
-from safeset.capture.aten_handlers import HANDLERS, PLACES, Arguments
+from safeset.capture.aten_arithmetic import Arguments
+from safeset.capture.aten_handlers import HANDLERS, PLACES
 from safeset.capture.aten_refusals import REFUSED, SQUARES
 from safeset.capture.expressions import Absent, Squares
 from safeset.capture.graph import Graph, View
+from safeset.capture.placing import FILLING, PLACING, filled, placed
 from safeset.errors import UnsupportedLayerError
 
 # Operations that compute nothing: they are asked where entries come from, by running them on the entries' numbers.
@@ -24,7 +26,6 @@ STRUCTURE = frozenset(
     _unsafe_view unsqueeze upsample_nearest1d upsample_nearest2d view view_as vsplit
     """.split()  # noqa: SIM905
 )
-JOINING = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack"})
 # What is proved is float64: a value that is cast to something coarser would be another one.
 CASTS = frozenset({"_to_copy", "to", "type_as", "double", "float", "half", "bfloat16"})
 NOTHING = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"})
@@ -78,8 +79,10 @@ def handle(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str
         return _unless_training(kind, bound_arguments(target, args, kwargs))
     if kind in CASTS:
         return _cast(bound_arguments(target, args, kwargs))
-    if kind in JOINING:
-        return _joined(graph, target, args, kwargs, name)
+    if kind in PLACING:
+        return placed(graph, target, args, kwargs, name)
+    if kind in FILLING:
+        return filled(kind, args)
     if kind in STRUCTURE:
         return _moved(graph, target, args, kwargs, name)
     if kind in HANDLERS:
@@ -92,9 +95,14 @@ def _moved(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str
     """What happens to entries: the operation on their numbers."""
     given = bound_arguments(target, args, kwargs)
     if isinstance(given.input, Squares) and given.input.shape is None:
-        return Squares(_moved(graph, target, (given.input.roots, *args[1:]), kwargs, name))
+        moved = _moved(graph, target, (given.input.roots, *args[1:]), kwargs, name)
+        several = isinstance(moved, list)
+        found = [Squares(each, factor=given.input.factor) for each in (moved if several else [moved])]
+        return found if several else found[0]
     if not isinstance(given.input, View):
         raise UnsupportedLayerError("a place that depends on the input")
+    if isinstance(getattr(given, "dtype", None), torch.dtype):
+        raise UnsupportedLayerError("the bits of a value as numbers of another type")
     padding = getattr(given, "value", None)
     if padding:  # around the entries are zeros, to which the number is added
         zeros = {**vars(given), "value": 0.0}
@@ -109,29 +117,15 @@ def _last(given: Arguments) -> tuple[Any, ...]:
     return (given.mode, given.value) if hasattr(given, "mode") else (given.value,)
 
 
-def _joined(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Any:
-    """Values next to each other; constants among them are added to zeros."""
-    parts, *others = args
-    if any(isinstance(each, Squares) for each in parts):
-        raise UnsupportedLayerError(SQUARES)
-    moved = [each.places if isinstance(each, View) else torch.zeros_like(each, dtype=torch.float64) for each in parts]
-    found = View(target(moved, *others, **kwargs))
-    if all(isinstance(each, View) for each in parts):
-        return found
-    fixed = [torch.zeros_like(each.places) if isinstance(each, View) else each.double().cpu() for each in parts]
-    constant = target(fixed, *others, **kwargs)
-    if not bool((constant == constant[:1]).all()):
-        raise UnsupportedLayerError("constants that are others for each point of a batch")
-    return ex.added(graph, found, constant[0], name)
-
-
 def _places(value: Any) -> Any:
     """Views as the numbers of their entries."""
     if isinstance(value, Squares):
         raise UnsupportedLayerError(SQUARES)
     if isinstance(value, list | tuple):
         return [_places(each) for each in value]
-    return value.places if isinstance(value, View) else value.cpu() if isinstance(value, Tensor) else value
+    if isinstance(value, View):
+        return value.places.contiguous()  # how a value lies in memory is not that of its entries' numbers
+    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def _views(value: Any) -> Any:

@@ -1,15 +1,23 @@
 """What each of PyTorch's operations that compute something makes of values, by its name in ATen."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from safeset.capture import expressions as ex
-from safeset.capture import images
-from safeset.capture.aten_refusals import REFUSED, SQUARES
+from safeset.capture import images, squares
+from safeset.capture.aten_arithmetic import (
+    ARITHMETIC,
+    Arguments,
+    Handler,
+    axes_of,
+    number_of,
+    unless_squares,
+    value_of,
+    view_of,
+)
+from safeset.capture.aten_refusals import REFUSED
 from safeset.capture.expressions import Absent, Squares, Value
 from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
@@ -23,57 +31,19 @@ from safeset.program.pointwise import Absolute, LeakyReLU, ReLU
 SELU_ALPHA = 1.6732632423543772  # torch's own numbers
 SELU_SCALE = 1.0507009873554805
 PLACES = Absent("where values stand, or their statistics, jumps or is not computed: only values can be used")
-Arguments = SimpleNamespace  # of a call, by their names in ATen's own signature
-Handler = Callable[[Graph, Arguments, str], Any]
 
 
 def _pointwise(makes: Callable[[Arguments], Operation]) -> Handler:
     def handler(graph: Graph, a: Arguments, name: str) -> View:
-        return graph.add(makes(a), _view(a.input), name=name)
+        return graph.add(makes(a), view_of(a.input), name=name)
 
     return handler
 
 
-def _add(graph: Graph, a: Arguments, name: str, sign: int = 1) -> Value:
-    x, y = _value(a.input), _value(a.other)
-    alpha = getattr(a, "alpha", 1)
-    if alpha != 1:
-        y = y * alpha if isinstance(y, Tensor) else ex.multiplied(graph, y, _number(alpha), name)
-    return ex.added(graph, x, y, name, sign=sign)
-
-
-def _rsub(graph: Graph, a: Arguments, name: str) -> Value:
-    return _add(graph, Arguments(input=a.other, other=a.input, alpha=1), name, -1)
-
-
-def _mul(graph: Graph, a: Arguments, name: str) -> Value | Squares:
-    x, y = _value(a.input), _value(a.other)
-    if isinstance(x, View) and isinstance(y, View) and x.shape == y.shape and graph.is_same(x, y):
-        return ex.squared(graph, x)
-    return ex.multiplied(graph, x, y, name)
-
-
-def _pow(graph: Graph, a: Arguments, name: str) -> View | Squares:
-    if a.exponent == 2 and isinstance(a.input, View):
-        return ex.squared(graph, a.input)
-    if a.exponent == 0.5:
-        return ex.rooted(graph, a.input, name)
-    if a.exponent == 1:
-        return _view(a.input)
-    raise UnsupportedLayerError(REFUSED["pow"])
-
-
-def _reduced(graph: Graph, a: Arguments, name: str, *, mean: bool) -> View | Squares:
-    if getattr(a, "dtype", None) not in (None, torch.float64):
-        raise UnsupportedLayerError(f"a sum in {a.dtype}")
-    x = a.input if isinstance(a.input, Squares) else _view(a.input)
-    return ex.summed(graph, x, _axes(a), bool(getattr(a, "keepdim", False)), name, mean=mean)
-
-
 def _extreme(graph: Graph, a: Arguments, name: str, *, least: bool) -> Any:
     if hasattr(a, "other"):
-        return ex.larger(graph, _value(a.input), _value(a.other), name, smaller=least)
-    return ex.greatest(graph, _view(a.input), _axes(a), bool(getattr(a, "keepdim", False)), name, least=least)
+        return ex.larger(graph, value_of(a.input), value_of(a.other), name, smaller=least)
+    return ex.greatest(graph, view_of(a.input), axes_of(a), bool(getattr(a, "keepdim", False)), name, least=least)
 
 
 def _extreme_with_place(graph: Graph, a: Arguments, name: str, *, least: bool) -> Any:
@@ -85,18 +55,18 @@ def _norm(graph: Graph, a: Arguments, name: str) -> View:
     order = getattr(a, "ord", getattr(a, "p", 2))
     if order is None or float(order) != 2:
         raise UnsupportedLayerError(f"a norm of order {order}: only that of order 2 is supported")
-    return ex.root_of_squares(graph, _view(a.input), _axes(a), bool(getattr(a, "keepdim", False)), name)
+    return ex.root_of_squares(graph, view_of(a.input), axes_of(a), bool(getattr(a, "keepdim", False)), name)
 
 
 def _sort(graph: Graph, a: Arguments, name: str) -> tuple[View, Absent]:
     axis, descending = getattr(a, "dim", -1), bool(getattr(a, "descending", False))
-    return ex.ordered(graph, _view(a.input), axis, descending, name), PLACES
+    return ex.ordered(graph, view_of(a.input), axis, descending, name), PLACES
 
 
 def _linear(graph: Graph, a: Arguments, name: str) -> View:
     if not isinstance(a.weight, Tensor) or isinstance(a.bias, View):
         raise UnsupportedLayerError(REFUSED["bmm"])
-    return ex.dense(graph, _view(a.input), a.weight, a.bias, name)
+    return ex.dense(graph, view_of(a.input), a.weight, a.bias, name)
 
 
 def _matmul(graph: Graph, a: Arguments, name: str) -> View:
@@ -106,28 +76,34 @@ def _matmul(graph: Graph, a: Arguments, name: str) -> View:
 
 def _addmm(graph: Graph, a: Arguments, name: str) -> Value:
     product: Value = ex.matrix_product(graph, a.mat1, a.mat2, name)
-    product = product if a.alpha == 1 else ex.multiplied(graph, product, _number(a.alpha), name)
-    term = _value(a.input)
+    product = product if a.alpha == 1 else ex.multiplied(graph, product, number_of(a.alpha), name)
+    term = value_of(a.input)
     if a.beta != 1:
-        term = term * a.beta if isinstance(term, Tensor) else ex.multiplied(graph, term, _number(a.beta), name)
+        term = term * a.beta if isinstance(term, Tensor) else ex.multiplied(graph, term, number_of(a.beta), name)
     return ex.added(graph, product, term, name)
 
 
 def _conv(graph: Graph, a: Arguments, name: str) -> View:
     if getattr(a, "transposed", False):
-        raise UnsupportedLayerError("transposed convolutions are not supported: use upsampling and a convolution")
+        return _conv_transpose(graph, a, name)
     axes = a.weight.ndim - 2 if isinstance(a.weight, Tensor) else 2
     stride, dilation = (_list(each, axes) for each in (a.stride, a.dilation))
     padding = a.padding if isinstance(a.padding, str) else _list(a.padding, axes)
     settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": a.groups}
-    return images.convolved(graph, _view(a.input), a.weight, a.bias, **settings, name=name)
+    return images.convolved(graph, view_of(a.input), a.weight, a.bias, **settings, name=name)
+
+
+def _conv_transpose(graph: Graph, a: Arguments, name: str) -> View:
+    stride, padding, more, dilation = (_list(each, 2) for each in (a.stride, a.padding, a.output_padding, a.dilation))
+    settings = {"stride": stride, "padding": padding, "more": more, "dilation": dilation, "groups": a.groups}
+    return images.convolved_backwards(graph, view_of(a.input), a.weight, a.bias, **settings, name=name)
 
 
 def _batch_norm(graph: Graph, a: Arguments, name: str) -> View:
     if getattr(a, "training", False):
         raise UnsupportedLayerError("batch norm with the statistics of the batch mixes its points: call .eval()")
     tensors = (a.weight, a.bias, a.running_mean, a.running_var)
-    return images.normalised(graph, _view(a.input), *tensors, a.eps, name)
+    return images.normalised(graph, view_of(a.input), *tensors, a.eps, name)
 
 
 def _native_batch_norm(graph: Graph, a: Arguments, name: str) -> tuple[View, Absent, Absent]:
@@ -137,7 +113,7 @@ def _native_batch_norm(graph: Graph, a: Arguments, name: str) -> tuple[View, Abs
 def _max_pool(graph: Graph, a: Arguments, name: str) -> View:
     return images.max_pooled(
         graph,
-        _view(a.input),
+        view_of(a.input),
         size=a.kernel_size,
         stride=a.stride,
         padding=a.padding,
@@ -147,10 +123,12 @@ def _max_pool(graph: Graph, a: Arguments, name: str) -> View:
     )
 
 
-def _average_pool(graph: Graph, a: Arguments, name: str) -> View:
+def _average_pool(graph: Graph, a: Arguments, name: str) -> View | Squares:
+    if isinstance(a.input, Squares) and getattr(a, "divisor_override", None) is None:
+        return squares.pooled(a.input, a.kernel_size, a.stride, a.padding, bool(a.ceil_mode))
     return images.average_pooled(
         graph,
-        _view(a.input),
+        view_of(a.input),
         size=a.kernel_size,
         stride=a.stride,
         padding=a.padding,
@@ -162,7 +140,7 @@ def _average_pool(graph: Graph, a: Arguments, name: str) -> View:
 
 
 def _adaptive_max(graph: Graph, a: Arguments, name: str) -> tuple[View, Absent]:
-    x = _view(a.input)
+    x = view_of(a.input)
     lengths = x.shape[-len(a.output_size) :]
     if any(n % out for n, out in zip(lengths, a.output_size, strict=True)):
         raise UnsupportedLayerError("adaptive max-pooling with parts that overlap")
@@ -172,25 +150,25 @@ def _adaptive_max(graph: Graph, a: Arguments, name: str) -> tuple[View, Absent]:
 
 
 def _adaptive_average(graph: Graph, a: Arguments, name: str) -> View:
-    return images.adaptively_averaged(graph, _view(a.input), a.output_size, name)
+    return images.adaptively_averaged(graph, view_of(a.input), a.output_size, name)
 
 
 def _elu(graph: Graph, a: Arguments, name: str) -> View:
     alpha, scale, rate = (float(getattr(a, key, 1.0)) for key in ("alpha", "scale", "input_scale"))
-    return graph.add(ELU(alpha, scale, rate), _view(a.input), name=name)
+    return graph.add(ELU(alpha, scale, rate), view_of(a.input), name=name)
 
 
 def _prelu(graph: Graph, a: Arguments, name: str) -> View:
-    x = _view(a.input)
+    x = view_of(a.input)
     return graph.add(PReLU(a.weight.detach().double().reshape(-1)), x, name=name)
 
 
 def _gelu(graph: Graph, a: Arguments, name: str) -> View:
-    return graph.add(GELU(str(a.approximate)), _view(a.input), name=name)
+    return graph.add(GELU(str(a.approximate)), view_of(a.input), name=name)
 
 
 def _clamp(graph: Graph, a: Arguments, name: str) -> View:
-    found = _view(a.input)
+    found = view_of(a.input)
     for end, smaller in ((getattr(a, "min", None), False), (getattr(a, "max", None), True)):
         if isinstance(end, Tensor | View):
             found = ex.larger(graph, found, end, name, smaller=smaller)
@@ -200,23 +178,11 @@ def _clamp(graph: Graph, a: Arguments, name: str) -> View:
 
 
 def _hardtanh(graph: Graph, a: Arguments, name: str) -> View:
-    return graph.add(Clamp(float(a.min_val), float(a.max_val)), _view(a.input), name=name)
+    return graph.add(Clamp(float(a.min_val), float(a.max_val)), view_of(a.input), name=name)
 
 
 HANDLERS: dict[str, Handler] = {
-    "add": _add,
-    "sub": lambda graph, a, name: _add(graph, a, name, -1),
-    "subtract": lambda graph, a, name: _add(graph, a, name, -1),
-    "rsub": _rsub,
-    "neg": lambda graph, a, name: ex.negated(graph, _view(a.input), name),
-    "mul": _mul,
-    "multiply": _mul,
-    "square": lambda graph, a, name: ex.squared(graph, _view(a.input)),
-    "div": lambda graph, a, name: ex.divided(graph, _value(a.input), _value(a.other), name),
-    "pow": _pow,
-    "sqrt": lambda graph, a, name: ex.rooted(graph, a.input, name),
-    "sum": lambda graph, a, name: _reduced(graph, a, name, mean=False),
-    "mean": lambda graph, a, name: _reduced(graph, a, name, mean=True),
+    **ARITHMETIC,
     "amax": lambda graph, a, name: _extreme(graph, a, name, least=False),
     "amin": lambda graph, a, name: _extreme(graph, a, name, least=True),
     "max": lambda graph, a, name: _extreme_with_place(graph, a, name, least=False),
@@ -228,7 +194,7 @@ HANDLERS: dict[str, Handler] = {
     "linalg_vector_norm": _norm,
     "norm": _norm,
     "sort": _sort,
-    "msort": lambda graph, a, name: ex.ordered(graph, _view(a.input), 0, False, name),
+    "msort": lambda graph, a, name: ex.ordered(graph, view_of(a.input), 0, False, name),
     "linear": _linear,
     "matmul": _matmul,
     "mm": _matmul,
@@ -238,6 +204,7 @@ HANDLERS: dict[str, Handler] = {
     "conv1d": _conv,
     "conv2d": _conv,
     "convolution": _conv,
+    "conv_transpose2d": _conv_transpose,
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": _native_batch_norm,
     "max_pool1d": _max_pool,
@@ -250,9 +217,9 @@ HANDLERS: dict[str, Handler] = {
     "_adaptive_avg_pool2d": _adaptive_average,
     "adaptive_max_pool1d": _adaptive_max,
     "adaptive_max_pool2d": _adaptive_max,
-    "relu": _pointwise(lambda a: ReLU()),
+    "relu": unless_squares(_pointwise(lambda a: ReLU())),
     "relu6": _pointwise(lambda a: Clamp(0.0, 6.0)),
-    "abs": _pointwise(lambda a: Absolute()),
+    "abs": unless_squares(_pointwise(lambda a: Absolute())),
     "leaky_relu": _pointwise(lambda a: LeakyReLU(float(a.negative_slope))),
     "prelu": _prelu,
     "_prelu_kernel": _prelu,
@@ -266,37 +233,16 @@ HANDLERS: dict[str, Handler] = {
     "erf": _pointwise(lambda a: Erf()),
     "softplus": _pointwise(lambda a: Softplus(float(a.beta), float(a.threshold))),
     "elu": _elu,
-    "selu": lambda graph, a, name: graph.add(ELU(SELU_ALPHA, SELU_SCALE, 1.0), _view(a.input), name=name),
-    "celu": lambda graph, a, name: graph.add(ELU(float(a.alpha), 1.0, 1.0 / float(a.alpha)), _view(a.input), name=name),
+    "selu": _pointwise(lambda a: ELU(SELU_ALPHA, SELU_SCALE, 1.0)),
+    "celu": lambda graph, a, name: graph.add(
+        ELU(float(a.alpha), 1.0, 1.0 / float(a.alpha)), view_of(a.input), name=name
+    ),
     "silu": _pointwise(lambda a: SiLU()),
     "gelu": _gelu,
     "mish": _pointwise(lambda a: Mish()),
     "hardswish": _pointwise(lambda a: Hardswish()),
     "hardsigmoid": _pointwise(lambda a: Hardsigmoid()),
 }
-
-
-def _view(value: Any) -> View:
-    if isinstance(value, Squares):
-        raise UnsupportedLayerError(SQUARES)
-    if not isinstance(value, View):
-        raise UnsupportedLayerError(f"a value that depends on the input where {type(value).__name__} stands")
-    return value
-
-
-def _value(value: Any) -> Value:
-    if isinstance(value, Squares):
-        raise UnsupportedLayerError(SQUARES)
-    return value if isinstance(value, View | Tensor) else _number(value)
-
-
-def _number(number: Any) -> Tensor:
-    return torch.tensor(float(number), dtype=torch.float64)
-
-
-def _axes(a: Arguments) -> list[int]:
-    given = getattr(a, "dim", None)
-    return [] if given is None else [given] if isinstance(given, int) else list(given)
 
 
 def _list(value: Any, count: int) -> list[int]:

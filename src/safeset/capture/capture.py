@@ -4,7 +4,8 @@ import copy
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from safeset.capture.from_export import Exported, compare, export, program_of_export
 from safeset.errors import expected
@@ -75,13 +76,39 @@ def _plain(network: nn.Module, input_shape: Shape) -> Captured:
     return Captured(frozen, program, None)
 
 
+def _materialised(network: nn.Module) -> nn.Module:
+    """A network whose parametrisations are replaced by the weights that they give in evaluation mode.
+
+    They are evaluated in float64, or in the network's own type where one insists on that: what is certified is what
+    they give here, not what they were meant to.
+    """
+    for module in [each for each in network.modules() if parametrize.is_parametrized(each)]:
+        values = {name: _evaluated(module, name) for name in module.parametrizations}  # type: ignore[union-attr]
+        # `remove_parametrizations` would take the property from the class, which the user's own module has too.
+        module.__class__ = parametrize.type_before_parametrizations(module)
+        del module.parametrizations
+        for name, value in values.items():
+            module.register_parameter(name, nn.Parameter(value, requires_grad=False))
+    return network
+
+
+def _evaluated(module: nn.Module, name: str) -> Tensor:
+    """What a parametrisation gives."""
+    with torch.no_grad():
+        try:
+            value = getattr(copy.deepcopy(module).double(), name)
+        except RuntimeError:
+            value = getattr(module, name)
+    return value.detach().double().clone()  # type: ignore[no-any-return]
+
+
 def _exported(network: nn.Module, input_shape: Shape, exported: Exported | None) -> Captured:
     """A network with a forward of its own: what torch.export sees of it, compared with it at random points."""
     for name, layer in network.named_modules():
         check_weights(layer, name)
     check_layers(network)
     with torch.inference_mode(False), without_cache():
-        frozen = copy.deepcopy(network).double().eval().requires_grad_(False)
+        frozen = _materialised(copy.deepcopy(network).eval()).double().requires_grad_(False)
         if exported is None or not exported.is_of(frozen, input_shape):
             exported = export(frozen, input_shape)
         with strict_arithmetic():

@@ -97,7 +97,7 @@ def _with(graph: Graph, x: View, constant: Tensor, name: str, makes: Callable[[T
     shape = torch.broadcast_shapes(x.shape, constant.shape)  # type: ignore[no-untyped-call]
     x = x.map(lambda places: places.expand(shape))
     constant = constant.reshape((1,) * (len(shape) - constant.ndim) + tuple(constant.shape))
-    if constant.shape[0] != 1:
+    if constant.shape[0] != 1 and not bool((constant == constant[:1]).all()):
         raise UnsupportedLayerError(
             "a constant with numbers of its own for each point of a batch treats them differently"
         )
@@ -114,14 +114,19 @@ def _product(graph: Graph, x: View, y: View, name: str) -> View:
     """Products of two values that have a Lipschitz constant all the same."""
     for value, factor in ((x, y), (y, x)):
         found = graph.operation_of(factor)
-        if found and isinstance(found[0], Sigmoid) and value.shape == factor.shape and graph.is_same(found[1], value):
+        if (
+            found
+            and isinstance(found[0], Sigmoid)
+            and value.shape == factor.shape
+            and graph.is_same_value(found[1], value)
+        ):
             return graph.add(SiLU(), value, name=name)
         gelu = _gelu(graph, value, factor, name)
         if gelu is not None:
             return gelu
     raise UnsupportedLayerError(
-        "a product of two values that both depend on the input has no Lipschitz constant; products with constants, "
-        "x·sigmoid(x) and GELU have one"
+        "a product of two values that both depend on the input, as in gates and squeeze-and-excitation, has no "
+        "Lipschitz constant; products with constants, x·sigmoid(x) and GELU have one"
     )
 
 
@@ -136,7 +141,7 @@ def _gelu(graph: Graph, value: View, factor: View, name: str) -> View | None:
     if found is None or not isinstance(found[0], Erf):
         return None
     argument, rate = _unscaled(graph, found[1])
-    if rate <= 0 or value.shape != factor.shape or not graph.is_same(argument, before):
+    if rate <= 0 or value.shape != factor.shape or not graph.is_same_value(argument, before):
         return None
     made = graph.add(ErfGELU(rate), before.map(lambda places: places.reshape(value.shape)), name=name)
     scale = 2 * outer * inner
@@ -226,7 +231,7 @@ def summed(
     grouped, shape = _grouped(x.roots if isinstance(x, Squares) else x, axes, keep)
     count = grouped.shape[-1]
     if isinstance(x, Squares):
-        return Squares(grouped, shape, 1.0 / count if mean else 1.0)
+        return Squares(grouped, shape, x.factor / count if mean else x.factor)
     row = torch.full((1, count), 1.0 / count if mean else 1.0, dtype=torch.float64, device=graph.device)
     return dense(graph, grouped, row, None, name).map(lambda places: places.reshape(shape))
 
@@ -249,6 +254,9 @@ def root_of_squares(graph: Graph, x: View, axes: Sequence[int], keep: bool, name
 def greatest(graph: Graph, x: View, axes: Sequence[int], keep: bool, name: str, *, least: bool = False) -> View:
     """Maxima, or minima, over axes of the points."""
     grouped, shape = _grouped(x, axes, keep)
+    if grouped.shape[-1] == 2:  # the larger and the smaller of the same pairs are one node
+        first, second = (View(grouped.places[..., each]) for each in (0, 1))
+        return larger(graph, first, second, name, smaller=least).map(lambda places: places.reshape(shape))
     return graph.add(Least() if least else Greatest(), grouped, name=name).map(lambda places: places.reshape(shape))
 
 

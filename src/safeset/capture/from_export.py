@@ -19,6 +19,7 @@ from safeset.capture.aten import handle
 from safeset.capture.expressions import Absent, Squares
 from safeset.capture.graph import POINTS, Graph, View
 from safeset.capture.in_place import roots_of_writes, writes
+from safeset.capture.squares import Signs
 from safeset.errors import ArgumentError, SafesetError, UnsupportedLayerError, expected
 from safeset.numerics.strict import without_modes
 from safeset.program.content import Content, same_values
@@ -273,7 +274,7 @@ def _depends(*values: Any) -> bool:
         elif isinstance(value, dict):
             if _depends(*value.values()):
                 return True
-        elif isinstance(value, View | Squares | Absent):
+        elif isinstance(value, View | Squares | Signs | Absent):
             return True
     return False
 

@@ -108,6 +108,12 @@ class Graph:
         """Whether both are the same entries, in the same order, whatever their shapes."""
         return torch.equal(first.places.reshape(-1), second.places.reshape(-1))
 
+    def is_same_value(self, first: View, second: View) -> bool:
+        """Whether both are the same entries, of which one may have been made a node of its own."""
+        if first.shape == second.shape and not self.is_same(first, second):
+            return self.node_of(first) == self.node_of(second)
+        return self.is_same(first, second)
+
     def node_of(self, value: View) -> int:
         """The node that gives a value as it is; made if there is none yet."""
         if len(value.shape) == 1:

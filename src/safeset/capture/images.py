@@ -8,6 +8,7 @@ from torch import Tensor
 from safeset.capture.expressions import Value, along
 from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
+from safeset.program.circular import CircularConv2d
 from safeset.program.linear import ChannelAffine
 from safeset.program.sliding import AveragePooling, Conv2d, MaxPooling, Pair
 
@@ -43,7 +44,10 @@ def convolved(
         return flat.map(lambda places: places.squeeze(-2))
     if axes != 2 or len(x.shape) != 4:
         raise UnsupportedLayerError(f"a convolution in {axes} dimensions of values of shape {x.shape}")
-    operation = Conv2d(
+    around = _circular(x, weight, dilation) if not isinstance(padding, str) and not any(padding) else (0, 0)
+    kind, padding = (CircularConv2d, around) if any(around) else (Conv2d, padding)
+    x = x.map(lambda places: places[:, :, around[0] : -around[0] or None, around[1] : -around[1] or None])
+    operation = kind(
         stride=_pair(stride),
         padding=padding if isinstance(padding, str) else _pair(padding),
         dilation=_pair(dilation),
@@ -54,6 +58,65 @@ def convolved(
     if not all(bool(tensor.isfinite().all()) for tensor in operation.constants().values()):
         raise UnsupportedLayerError("a convolution with NaN or infinite weights")
     return graph.add(operation, x, name=name)
+
+
+def _circular(x: View, weight: Tensor, dilation: Sequence[int]) -> Pair:
+    """How many pixels of a value, on each side of each axis, are those of the other side."""
+    found = []
+    for axis, taps, step in zip((2, 3), weight.shape[2:], _pair(dilation), strict=True):
+        rows = x.places.movedim(axis, 0)
+        fits = (
+            width
+            for width in range(min(len(rows) // 3, (taps - 1) * step), 0, -1)
+            if torch.equal(rows[:width], rows[-2 * width : -width])
+            and torch.equal(rows[-width:], rows[width : 2 * width])
+        )
+        found.append(next(fits, 0))
+    return found[0], found[1]
+
+
+def convolved_backwards(
+    graph: Graph,
+    x: View,
+    weight: Value,
+    bias: Value | None,
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    more: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    name: str,
+) -> View:
+    """A transposed convolution; weight (in, out / groups, …): a convolution of the image with zeros between pixels.
+
+    ``more`` rows and columns are added at the end, as torch's ``output_padding`` says.
+    """
+    if not isinstance(weight, Tensor) or weight.ndim != 4 or len(x.shape) != 4:
+        raise UnsupportedLayerError("a transposed convolution other than with constants, of images")
+    strides, paddings, ends, steps = (_pair(each) for each in (stride, padding, more, dilation))
+    channels, (batch, _, height, width) = weight.shape[0], x.shape
+    around = [step * (taps - 1) - pad for step, taps, pad in zip(steps, weight.shape[2:], paddings, strict=True)]
+    spread = torch.zeros(
+        (batch, channels, (height - 1) * strides[0] + 1, (width - 1) * strides[1] + 1), dtype=torch.float64
+    )
+    spread[:, :, :: strides[0], :: strides[1]] = x.places
+    # Zeros around belong to the convolution where both sides have as many, because then they are none of its input.
+    inside = [0 if end else max(each, 0) for each, end in zip(around, ends, strict=True)]
+    sides = [(each - own, each - own + end) for each, own, end in zip(around, inside, ends, strict=True)]
+    padded = torch.nn.functional.pad(spread, (*sides[1], *sides[0]))
+    kernel = weight.view(groups, channels // groups, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).flip(2, 3)
+    return convolved(
+        graph,
+        View(padded),
+        kernel,
+        bias,
+        stride=(1, 1),
+        padding=inside,
+        dilation=steps,
+        groups=groups,
+        name=name,
+    )
 
 
 def max_pooled(

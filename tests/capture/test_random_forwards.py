@@ -1,0 +1,68 @@
+"""Random graphs of operations: what is captured computes the same, and no slope is above what is proved."""
+
+import itertools
+
+import pytest
+import torch
+
+from helpers.random_forwards import CHANNELS, CLASSES, OPERATIONS, SIZE, RandomForward
+from safeset.capture.capture import capture
+from safeset.proofs.prove import prove
+
+SHAPE = (CHANNELS, SIZE, SIZE)
+PAIRS = list(itertools.combinations(range(CLASSES), 2))
+
+
+def steepest(program, x):
+    """For each pair of classes the largest slope of the difference of their logits: at points, and between them.
+
+    Gradients are those of the program, which gives the same logits there: a forward that works in place may have none.
+    """
+    x = x.requires_grad_(True)
+    logits = program.run(x)
+    found = []
+    for one, two in PAIRS:
+        difference = logits[:, one] - logits[:, two]
+        (gradient,) = torch.autograd.grad(difference.sum(), x, retain_graph=True)
+        apart = torch.cdist(x.detach().flatten(1), x.detach().flatten(1), compute_mode="donot_use_mm_for_euclid_dist")
+        between = (difference[:, None] - difference).detach().abs() / apart.fill_diagonal_(1.0)
+        found.append(max(float(gradient.flatten(1).norm(dim=1).max()), float(between.max())))
+    return found
+
+
+def check(network):
+    _, program = capture(network, SHAPE)
+    network = network.double()
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(6, 1, *SHAPE, generator=generator, dtype=torch.float64)
+    scales = torch.logspace(-5, 0.5, 8, dtype=torch.float64).view(-1, 1, 1, 1)
+    x = (centres + scales * torch.randn(6, 8, *SHAPE, generator=generator, dtype=torch.float64)).flatten(0, 1)
+    with torch.no_grad():
+        original, found = network(x), program.run(x)
+    assert float((found - original).abs().max()) <= 1e-9 * float(original.abs().max()), network.written
+    pairs = prove(program).bounds.pairs
+    slopes = steepest(program, x)
+    for (one, two), slope in zip(PAIRS, slopes, strict=True):
+        assert slope <= float(pairs[one, two]) * (1 + 1e-7), (network.written, network.end)  # slopes are rounded
+
+
+@pytest.mark.parametrize("seeds", [range(8), range(8, 16)], ids=str)
+def test_no_slope_of_a_random_forward_exceeds_what_is_proved(seeds):
+    for seed in seeds:
+        check(RandomForward(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_no_slope_of_one_operation_exceeds_what_is_proved(name):
+    for seed in range(3):
+        network = RandomForward(seed)
+        network.steps = [("convolved", (0, 0)), (name, (1, 0)), ("joined", (2, 1))]
+        check(network)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_no_slope_of_thousands_of_random_forwards_exceeds_what_is_proved(block):
+    for seed in range(1000 + 100 * block, 1100 + 100 * block):
+        check(RandomForward(seed, steps=3 + seed % 8))
