@@ -69,6 +69,31 @@ KINDS = {
     "downsampling": (IMAGE, lambda: [InvertibleDownsampling(2), nn.Conv2d(8, 2, 1)]),
     "orders": (IMAGE, lambda: [nn.PixelUnshuffle(2), nn.ChannelShuffle(4), nn.PixelShuffle(2), nn.Conv2d(2, 2, 2)]),
     "image residual": (IMAGE, lambda: [Residual(nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), MinMax()))]),
+    "clamps": (FLAT, lambda: [nn.Linear(8, 9), nn.Hardtanh(-0.5, 0.75), nn.Linear(9, 9), nn.ReLU6()]),
+    "hard activations": (FLAT, lambda: [nn.Linear(8, 9), nn.Hardswish(), nn.Linear(9, 6), nn.Hardsigmoid()]),
+    "prelu": (FLAT, lambda: [nn.Linear(8, 9), nn.PReLU(init=-1.5), nn.Linear(9, 6), nn.PReLU(6)]),
+    "alpha dropout": (FLAT, lambda: [nn.AlphaDropout(), nn.FeatureAlphaDropout(), nn.Linear(8, 8)]),
+    "circular": (IMAGE, lambda: [nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.ReLU()]),
+    "zero padding": (IMAGE, lambda: [nn.ZeroPad2d(1), nn.Dropout3d(), nn.Conv2d(2, 2, 3), nn.ConstantPad2d(-1, 0.0)]),
+    "other padding": (
+        IMAGE,
+        lambda: [nn.ReflectionPad2d((1, 2, 0, 0)), nn.ReplicationPad2d(1), nn.CircularPad2d(2), nn.Conv2d(2, 2, 3)],
+    ),
+    "max pooling, to size": (IMAGE, lambda: [nn.Conv2d(2, 3, 3, padding=1), nn.AdaptiveMaxPool2d(2)]),
+    "rows": (
+        FLAT,
+        lambda: [
+            nn.Unflatten(1, (2, 4)),
+            nn.ZeroPad1d(1),
+            nn.ReflectionPad1d(1),
+            nn.Conv1d(2, 4, 3, padding=1),
+            nn.AvgPool1d(3, 1),
+            nn.CircularPad1d(1),
+            nn.ReplicationPad1d(1),
+            nn.ConstantPad1d(1, 0.0),
+            nn.MaxPool1d(2),
+        ],
+    ),
     "mixture": (
         IMAGE,
         lambda: [

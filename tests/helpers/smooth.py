@@ -32,6 +32,7 @@ def _gelu(x, approximate):
 
 # from a layer of torch to its function of one number, exactly but for 60 digits
 SMOOTH = {
+    nn.LPPool2d: lambda layer: None,  # of patches, see below
     nn.Tanh: lambda layer: mp.tanh,
     nn.Sigmoid: lambda layer: _sigmoid,
     nn.SiLU: lambda layer: lambda x: x * _sigmoid(x),
@@ -47,11 +48,22 @@ SMOOTH = {
 def nearly_exact(layer, x):
     """What a smooth layer is at a tensor of floats, as an array of fractions right to 60 digits or to 2⁻²⁰⁰⁰."""
     with mpmath.workdps(DIGITS):
+        if isinstance(layer, nn.LPPool2d):
+            return _root_of_squares(layer, x)
         value = SMOOTH[type(layer)](layer)
         found = [_fraction(value(mpf(number))) for number in x.flatten().tolist()]
     array = np.empty(len(found), dtype=object)
     array[:] = found
     return array.reshape(tuple(x.shape))
+
+
+def _root_of_squares(layer, x):
+    high, wide = layer.kernel_size
+    found = np.empty((len(x), x.shape[1] // high, x.shape[2] // wide), dtype=object)
+    for channel, row, column in np.ndindex(found.shape):
+        patch = x[channel, high * row : high * (row + 1), wide * column : wide * (column + 1)]
+        found[channel, row, column] = _fraction(mp.sqrt(sum(mpf(each) ** 2 for each in patch.flatten().tolist())))
+    return found
 
 
 def _fraction(number):

@@ -17,6 +17,7 @@ from safeset.lipschitz.forward_error import Rounding
 from safeset.numerics.directed import Up, row_norms
 from safeset.numerics.multiples import rational, squared_norm
 from safeset.program.exact import evaluate
+from safeset.program.from_modules import program_of
 from safeset.program.rules import rule_of
 
 IMAGE = (4, 6, 5)
@@ -29,6 +30,10 @@ def batch_norm(layer):
     nn.init.uniform_(layer.weight, -2, 2)
     nn.init.uniform_(layer.bias, -2, 2)
     return layer
+
+
+def circular(*sizes, kind=nn.Conv2d, **others):
+    return kind(*sizes, padding_mode="circular", **others)
 
 
 def slopes(layer, *numbers):
@@ -89,6 +94,20 @@ CASES = {
     "hard sigmoid": (lambda: nn.Hardsigmoid(), (5,), 1 / 6),
     "prelu": (lambda: slopes(nn.PReLU(), -1.5), (5,), 1.5),
     "prelu of channels": (lambda: slopes(nn.PReLU(4), 0.5, -0.25, 2.0, -3.0), IMAGE, 3.0),
+    "convolution, circular": (lambda: circular(4, 3, 3, padding=1), IMAGE, None),
+    "convolution, circular, strided": (lambda: circular(4, 2, 3, stride=(2, 1), padding=1), IMAGE, None),
+    "convolution, circular, same": (lambda: circular(4, 2, (2, 3), padding="same", groups=2), IMAGE, None),
+    "convolution, circular, dilated": (lambda: circular(4, 2, 3, dilation=2, padding=2), IMAGE, None),
+    "convolution of rows": (lambda: nn.Conv1d(4, 3, 3, padding=1), (4, 7), None),
+    "convolution of rows, strided": (lambda: nn.Conv1d(4, 6, 2, stride=3, dilation=2, groups=2), (4, 7), None),
+    "convolution of rows, same": (lambda: weight_norm(nn.Conv1d(2, 3, 4, padding="same")), (2, 7), None),
+    "convolution of rows, circular": (lambda: circular(2, 3, 3, padding=1, kind=nn.Conv1d), (2, 7), None),
+    "average pooling, divisor": (lambda: nn.AvgPool2d(2, divisor_override=1), IMAGE, 2.0),
+    "average pooling of rows": (lambda: nn.AvgPool1d(2), (3, 6), math.sqrt(0.5)),
+    "average pooling of rows, overlapping": (lambda: nn.AvgPool1d(3, stride=2, padding=1), (3, 6), None),
+    "max pooling of rows": (lambda: nn.MaxPool1d(3, stride=1, padding=1), (3, 6), math.sqrt(3)),
+    "max pooling, to size": (lambda: nn.AdaptiveMaxPool2d((3, 1)), IMAGE, 1.0),
+    "l2 pooling": (lambda: nn.LPPool2d(2, (2, 3)), IMAGE, 1.0),
     "unflatten": (lambda: nn.Unflatten(1, (2, -1)), (6,), 1.0),
     "unflatten of an image": (lambda: nn.Unflatten(-1, (5, 1)), IMAGE, 1.0),
     "zeros around images": (lambda: nn.ZeroPad2d((1, 0, 2, 1)), IMAGE, 1.0),
@@ -228,7 +247,7 @@ def test_the_rounding_is_accounted_for(case, size, bias):
     x = points(shape, 2, seed=3) * size
     after = rounding_of(frozen, shape, Rounding.start())
     with torch.no_grad():
-        computed = frozen(x)
+        computed = program_of(frozen, shape).run(x)
     for point, image in zip(x, computed, strict=True):
         exact = nearly_exact(frozen, point) if type(frozen) in SMOOTH else evaluate(frozen, rational(point))
         norm = Fraction(row_norms(point.flatten()).item())
@@ -361,15 +380,21 @@ REFUSED = {
     "softmax": (lambda: nn.Softmax(dim=1), (4,), "layer '0' of type Softmax.*plain logits"),
     "own forward": (lambda: nn.TransformerEncoderLayer(4, 1), (4,), "nn.Sequential, for instance"),
     "wrapped": (lambda: nn.DataParallel(nn.ReLU()), (4,), r"the network inside, its \.module"),
-    "circular": (
-        lambda: nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"),
-        (1, 4, 4),
-        "'0'.*padding_mode='zeros'",
+    "reflect": (lambda: nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), (1, 4, 4), "'0'.*padding_mode='zeros'"),
+    "reflect of rows": (
+        lambda: nn.Conv1d(1, 1, 3, padding=1, padding_mode="reflect"),
+        (1, 4),
+        "padding_mode='zeros' or 'circular'",
     ),
-    "reflect": (lambda: nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), (1, 4, 4), "padding_mode='zeros'"),
+    "no signal": (lambda: nn.Conv1d(1, 1, 3), (4,), "signals of shape"),
+    "indices": (lambda: nn.MaxPool1d(2, return_indices=True), (1, 4), "without return_indices"),
+    "ceil mode of rows": (lambda: nn.AvgPool1d(2, ceil_mode=True), (1, 5), "whole windows"),
+    "uneven maxima": (lambda: nn.AdaptiveMaxPool2d(2), (1, 5, 5), "divides the image's"),
+    "l1 pooling": (lambda: nn.LPPool2d(1, 2), (1, 4, 4), "norm_type=2"),
+    "overlapping l2 pooling": (lambda: nn.LPPool2d(2, 2, 1), (1, 4, 4), "do not overlap"),
     "ceil mode": (lambda: nn.AvgPool2d(2, ceil_mode=True), (1, 5, 5), "whole windows"),
     "padding not counted": (lambda: nn.AvgPool2d(3, padding=1, count_include_pad=False), (1, 5, 5), "whole windows"),
-    "divisor": (lambda: nn.AvgPool2d(2, divisor_override=1), (1, 4, 4), "whole windows"),
+    "divisor": (lambda: nn.AvgPool2d(2, divisor_override=-1), (1, 4, 4), "divisor ≥ 1"),
     "uneven windows": (lambda: nn.AdaptiveAvgPool2d(2), (1, 5, 5), "divides the image's"),
     "batch statistics": (lambda: nn.BatchNorm1d(4, track_running_stats=False), (4,), "running statistics"),
     "changed shortcut": (

@@ -22,6 +22,7 @@ from safeset.numerics.integers import Deadline, OutOfTimeError, convolution_gram
 from safeset.numerics.multiples import Multiples, squared_norm
 from safeset.numerics.splitting import banded, proved
 from safeset.program.linear import Linear
+from safeset.program.one_row import OneRow
 from safeset.program.operation import ClosedForm, Operation, Part, Shape
 from safeset.program.program import INPUT, Node, Program
 from safeset.program.sliding import Conv2d
@@ -188,8 +189,10 @@ def _stretches(operation: Operation, vector: Tensor, bound: Fraction, deadline: 
     return squared_norm(image.fractions()) > bound**2 * squared_norm(start.fractions())
 
 
-def _without_bias(operation: Operation) -> Operation:
+def _without_bias(operation: Any) -> Any:
     """The same on the CPU, mapping 0 to 0."""
+    if isinstance(operation, OneRow):
+        return replace(operation, inside=_without_bias(operation.inside))
     if isinstance(operation, Linear | Conv2d):
         return replace(operation, weight=operation.weight.cpu(), bias=None)
     return operation

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.errors import UnsupportedLayerError, expected
+from safeset.errors import expected
 from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.forward_error_exact import LEAST, UNIT, Carried, root
 from safeset.lipschitz.witness import Witness
@@ -70,7 +70,7 @@ class Activation(Operation):
 
     def value(self, number: Fraction) -> Fraction:
         """Φ of one number, exactly."""
-        raise UnsupportedLayerError(f"Expected an operation that is known in fractions, but got {self}.")
+        raise self.unknown("fractions", "Its values are none.")
 
     def second_bound(self, shape: Shape) -> ClosedForm:
         """The steepest slope."""

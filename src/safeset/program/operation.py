@@ -129,9 +129,10 @@ class Operation(ABC):
         """Plain values from which `check.py` knows it; None if it does not."""
         return None
 
-    def unknown(self, where: str) -> UnsupportedLayerError:
+    def unknown(
+        self,
+        where: str,
+        why: str = "Layers of your own have no second form: what they are is known to their rule alone.",
+    ) -> UnsupportedLayerError:
         """That nothing is known of it elsewhere than in its own rule."""
-        return UnsupportedLayerError(
-            f"Expected an operation that is known in {where}, but got {self}. Layers of your own have no second form: "
-            "what they are is known to their rule alone."
-        )
+        return UnsupportedLayerError(f"Expected an operation that is known in {where}, but got {self}. {why}")

@@ -179,16 +179,21 @@ class AveragePooling(Pooling):
     """Means, zeros around the image counted: a depthwise convolution, the product of one matrix for each axis."""
 
     kind = "AvgPool2d"
+    divisor: int | None = None  # of the sums, if it is not the number of pixels under the kernel
+
+    @property
+    def _divisor(self) -> int:
+        return math.prod(self.size) if self.divisor is None else self.divisor
 
     def run(self, *inputs: Tensor) -> Tensor:
         """By ATen."""
         sizes = (list(each) for each in (self.size, self.stride, self.padding))
-        return _aten.avg_pool2d.default(*inputs, *sizes, False, True, None)  # type: ignore[no-any-return]
+        return _aten.avg_pool2d.default(*inputs, *sizes, False, True, self.divisor)  # type: ignore[no-any-return]
 
     def prove(self, shape: Shape, convolutions: str, witness: Witness | None) -> Proved:
         """The norm of the sums along each axis, over the number of pixels."""
         rows, columns = self.axes(shape)
-        return (_sums_norm(rows) * _sums_norm(columns)).over(rows.kernel * columns.kernel), "dense", None
+        return (_sums_norm(rows) * _sums_norm(columns)).over(self._divisor), "dense", None
 
     def rounding(self, shape: Shape, bound: Up, *before: Rounding) -> Rounding:
         """Sums of the kernel's pixels, divided."""
@@ -201,21 +206,23 @@ class AveragePooling(Pooling):
     def exact(self, deadline: Deadline, *x: Multiples) -> Multiples:
         """By definition."""
         total: Any = sum(part for _, part in patches(self, x[0].integers, 0))
-        return Multiples(total, x[0].unit / math.prod(self.size))
+        return Multiples(total, x[0].unit / self._divisor)
 
     def second_bound(self, shape: Shape) -> Iterator[Part]:
         """Each channel alone: sums, divided."""
         kernel, (rows, columns) = np.ones((1, 1, *self.size)), incidences_of(self, shape)
-        yield Part(kernel, rows, columns, divisor=kernel.size)
+        yield Part(kernel, rows, columns, divisor=self._divisor)
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
         """The same sums."""
         outputs = shape[0] * math.prod(outputs_of(self, shape))
         return before[0].summed(norm, terms=math.prod(self.size), absolute=norm, bias=None, places=0, outputs=outputs)
 
-    def portable(self, shape: Shape, name: Named) -> dict[str, Any]:
-        """By its sizes."""
-        return {"kind": "avgpool", "size": list(self.size), **self.geometry(shape)}
+    def portable(self, shape: Shape, name: Named) -> dict[str, Any] | None:
+        """By its sizes, unless it has a divisor of its own."""
+        return (
+            None if self.divisor is not None else {"kind": "avgpool", "size": list(self.size), **self.geometry(shape)}
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,28 +1,33 @@
 """Rules of torch's layers that slide over images: convolutions and pooling."""
 
+from dataclasses import replace
 from operator import index
 from typing import Any
 
 from torch import Tensor, nn
 
 from safeset.errors import UnsupportedLayerError
+from safeset.lipschitz.circular import folded, pad_around
 from safeset.lipschitz.convolution import convolve, convolve_transposed
 from safeset.lipschitz.power_method import power_method
-from safeset.program.known_rule import KnownRule, filled, given_vector, meta, weight_and_bias
+from safeset.program.circular import CircularConv2d
+from safeset.program.known_rule import KnownRule, PlainRule, filled, given_vector, meta, weight_and_bias
+from safeset.program.l2_pool import RootOfSquares
 from safeset.program.operation import Shape
 from safeset.program.rules import Estimate
 from safeset.program.sliding import AveragePooling, Conv2d, MaxPooling, Pair
 
 
 class Conv2dRule(KnownRule):
-    """nn.Conv2d with zeros around the image, any stride, dilation and groups."""
+    """nn.Conv2d with zeros around the image, or with its other side, any stride, dilation and groups."""
 
     def freeze(self, layer: nn.Conv2d, shape: Shape) -> nn.Module:
         """A plain nn.Conv2d with the weights evaluated."""
         _check_image(shape)
-        if layer.padding_mode != "zeros":
-            remedy = "Other paddings have other norms; pad with zeros."
-            raise UnsupportedLayerError(f"Expected padding_mode='zeros', but got {layer.padding_mode!r}. {remedy}")
+        if layer.padding_mode not in ("zeros", "circular"):
+            remedy = "Other paddings have other norms; pad with zeros, or by a layer such as nn.ReflectionPad2d."
+            what = "padding_mode='zeros' or 'circular'"
+            raise UnsupportedLayerError(f"Expected {what}, but got {layer.padding_mode!r}. {remedy}")
         plain = nn.Conv2d(
             layer.in_channels,
             layer.out_channels,
@@ -32,18 +37,20 @@ class Conv2dRule(KnownRule):
             layer.dilation,  # type: ignore[arg-type]
             layer.groups,
             layer.bias is not None,
+            layer.padding_mode,
             **meta(),
         )
         return filled(plain, layer)
 
     def value(self, layer: nn.Conv2d, shape: Shape) -> Conv2d:
         """Its weights and sizes."""
-        return self._sliding(layer, *weight_and_bias(layer))
+        return self.sliding(layer, *weight_and_bias(layer))
 
-    def _sliding(self, layer: nn.Conv2d, weight: Tensor, bias: Tensor | None) -> Conv2d:
+    def sliding(self, layer: nn.Conv2d, weight: Tensor, bias: Tensor | None) -> Conv2d:
         """Its sizes, with weights as they are given."""
         padding = layer.padding if isinstance(layer.padding, str) else _pair(layer.padding)
-        return Conv2d(
+        kind = CircularConv2d if layer.padding_mode == "circular" else Conv2d
+        return kind(
             stride=_pair(layer.stride),
             padding=padding,
             dilation=_pair(layer.dilation),
@@ -59,7 +66,17 @@ class Conv2dRule(KnownRule):
     def estimate(self, layer: nn.Conv2d, shape: Shape, vector: Tensor | None, steps: int) -> Estimate:
         """By the power method, on the image's own size."""
         weight, groups = layer.weight, layer.groups
-        rows, columns = self._sliding(layer, weight, None).axes(shape)
+        rows, columns = self.sliding(layer, weight, None).axes(shape)
+        if layer.padding_mode == "circular":
+            inner, outer = (
+                replace(axis, size=axis.before + axis.size + axis.after, before=0, after=0) for axis in (rows, columns)
+            )
+            return power_method(
+                lambda x: convolve(pad_around(x, rows, columns), weight, inner, outer, groups),
+                lambda y: folded(convolve_transposed(y, weight, inner, outer, groups), rows, columns),
+                given_vector(vector, weight),
+                steps,
+            )
         return power_method(
             lambda x: convolve(x, weight, rows, columns, groups),
             lambda y: convolve_transposed(y, weight, rows, columns, groups),
@@ -74,13 +91,14 @@ class AvgPool2dRule(KnownRule):
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """Itself."""
         _check_image(shape)
-        padded = any(_pair(layer.padding))
-        if layer.ceil_mode or layer.divisor_override is not None or (padded and not layer.count_include_pad):
+        padded = any(_pair(layer.padding)) and layer.divisor_override is None
+        if layer.ceil_mode or (padded and not layer.count_include_pad):
             raise UnsupportedLayerError(
-                "Expected average pooling over whole windows (no ceil_mode, no divisor_override, padding counted), "
-                f"but got ceil_mode={layer.ceil_mode}, divisor_override={layer.divisor_override}, "
-                f"count_include_pad={layer.count_include_pad}."
+                "Expected average pooling over whole windows (no ceil_mode, padding counted), "
+                f"but got ceil_mode={layer.ceil_mode}, count_include_pad={layer.count_include_pad}."
             )
+        if layer.divisor_override is not None and not index(layer.divisor_override) >= 1:
+            raise UnsupportedLayerError(f"Expected a divisor ≥ 1, but got {layer.divisor_override}.")
         return layer  # type: ignore[no-any-return]
 
     def value(self, layer: nn.AvgPool2d, shape: Shape) -> AveragePooling:
@@ -90,6 +108,7 @@ class AvgPool2dRule(KnownRule):
             padding=_pair(layer.padding),
             dilation=(1, 1),
             size=_pair(layer.kernel_size),
+            divisor=None if (given := getattr(layer, "divisor_override", None)) is None else index(given),
         )
 
 
@@ -98,13 +117,7 @@ class AdaptiveAvgPool2dRule(AvgPool2dRule):
 
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """The average pooling with the same kernels."""
-        _check_image(shape)
-        sizes = [n if out is None else out for n, out in zip(shape[-2:], _both(layer.output_size), strict=True)]
-        if any(out < 1 or n % out for n, out in zip(shape[-2:], sizes, strict=True)):
-            raise UnsupportedLayerError(
-                f"Expected an output size that divides the image's {shape[-2:]}, but got {tuple(sizes)}."
-            )
-        return nn.AvgPool2d((shape[-2] // sizes[0], shape[-1] // sizes[1]))
+        return nn.AvgPool2d(_equal_kernels(layer, shape))
 
     def value(self, layer: Any, shape: Shape) -> AveragePooling:
         """That of the ordinary one."""
@@ -112,11 +125,33 @@ class AdaptiveAvgPool2dRule(AvgPool2dRule):
         return super().value(plain, shape)
 
 
+def _equal_kernels(layer: Any, shape: Shape) -> Pair:
+    """The kernels of adaptive pooling, if all are of one size."""
+    _check_image(shape)
+    sizes = [n if out is None else out for n, out in zip(shape[-2:], _both(layer.output_size), strict=True)]
+    if any(out < 1 or n % out for n, out in zip(shape[-2:], sizes, strict=True)):
+        raise UnsupportedLayerError(
+            f"Expected an output size that divides the image's {shape[-2:]}, but got {tuple(sizes)}."
+        )
+    return shape[-2] // sizes[0], shape[-1] // sizes[1]
+
+
+def _freeze_adaptive_max_pool(layer: nn.AdaptiveMaxPool2d, shape: Shape) -> nn.Module:
+    """The max-pooling with the same kernels."""
+    check_no_indices(layer)
+    return nn.MaxPool2d(_equal_kernels(layer, shape))
+
+
+def check_no_indices(layer: Any) -> None:
+    """Refuse max-pooling that also says where the maxima were."""
+    if layer.return_indices:
+        raise UnsupportedLayerError("Expected max-pooling without return_indices, but got return_indices=True.")
+
+
 def freeze_max_pool(layer: nn.MaxPool2d, shape: Shape) -> nn.Module:
     """Itself, if it returns nothing but the maxima."""
     _check_image(shape)
-    if layer.return_indices:
-        raise UnsupportedLayerError("Expected max-pooling without return_indices, but got return_indices=True.")
+    check_no_indices(layer)
     return layer
 
 
@@ -129,6 +164,33 @@ def max_pool(layer: nn.MaxPool2d, shape: Shape) -> MaxPooling:
         size=_pair(layer.kernel_size),
         ceil=bool(layer.ceil_mode),
     )
+
+
+def _adaptive_max_pool(layer: Any, shape: Shape) -> MaxPooling:
+    """That of the ordinary one."""
+    adaptive = isinstance(layer, nn.AdaptiveMaxPool2d)
+    return max_pool(nn.MaxPool2d(_equal_kernels(layer, shape)) if adaptive else layer, shape)
+
+
+def _freeze_l2_pool(layer: nn.LPPool2d, shape: Shape) -> nn.Module:
+    """Itself, if it is L2 pooling of disjoint patches."""
+    _check_image(shape)
+    size, stride = _pair(layer.kernel_size), layer.stride
+    if layer.norm_type != 2 or layer.ceil_mode or (stride is not None and _pair(stride) != size):
+        raise UnsupportedLayerError(
+            "Expected pooling with norm_type=2 over patches that do not overlap, without ceil_mode, but got "
+            f"norm_type={layer.norm_type}, stride={stride} for {size}, ceil_mode={layer.ceil_mode}."
+        )
+    return layer
+
+
+POOLING: dict[type[nn.Module], KnownRule] = {
+    nn.MaxPool2d: PlainRule(max_pool, freeze_max_pool),
+    nn.AdaptiveMaxPool2d: PlainRule(_adaptive_max_pool, _freeze_adaptive_max_pool),
+    nn.AvgPool2d: AvgPool2dRule(),
+    nn.AdaptiveAvgPool2d: AdaptiveAvgPool2dRule(),
+    nn.LPPool2d: PlainRule(lambda layer, shape: RootOfSquares(_pair(layer.kernel_size)), _freeze_l2_pool),
+}
 
 
 def _check_image(shape: Shape) -> None:

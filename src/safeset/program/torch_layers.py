@@ -19,7 +19,8 @@ from safeset.program.pointwise import Absolute, LeakyReLU, MinMax, ReLU
 from safeset.program.reorder import ChannelShuffle, Flatten, Identity, Shuffle, Unshuffle
 from safeset.program.rules import Estimate, register_layer
 from safeset.program.torch_activations import ACTIVATIONS
-from safeset.program.torch_images import AdaptiveAvgPool2dRule, AvgPool2dRule, Conv2dRule, freeze_max_pool, max_pool
+from safeset.program.torch_images import POOLING, Conv2dRule
+from safeset.program.torch_rows import ROWS
 from safeset.program.torch_shapes import SHAPES
 
 
@@ -134,20 +135,19 @@ _PLAIN: dict[type[nn.Module], PlainRule] = {
     nn.PixelUnshuffle: PlainRule(lambda layer, shape: Unshuffle(int(layer.downscale_factor))),
     nn.PixelShuffle: PlainRule(lambda layer, shape: Shuffle(int(layer.upscale_factor))),
     nn.ChannelShuffle: PlainRule(lambda layer, shape: ChannelShuffle(int(layer.groups))),
-    nn.MaxPool2d: PlainRule(max_pool, freeze_max_pool),
 }
 _KNOWN: dict[type[nn.Module], KnownRule] = {
     **_PLAIN,
     **ACTIVATIONS,
     **SHAPES,
+    **POOLING,
+    **ROWS,
     nn.Linear: LinearRule(),
     nn.Conv2d: Conv2dRule(),
     layers.ChannelAffine: ChannelAffineRule(),
     layers.Normalize: NormalizeRule(),
     nn.BatchNorm1d: BatchNormRule(),
     nn.BatchNorm2d: BatchNormRule(),
-    nn.AvgPool2d: AvgPool2dRule(),
-    nn.AdaptiveAvgPool2d: AdaptiveAvgPool2dRule(),
 }
 for _kind, _rule in _KNOWN.items():
     register_layer(_kind, _rule)
