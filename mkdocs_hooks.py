@@ -30,6 +30,11 @@ LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 SUBSCRIPT = re.compile(r"(?<=[^\w\s])_(?=\S)")  # after a letter it is none to Markdown either
 DOCTEST = re.compile(r"^>>> .*?(?=\n\n|\Z)", flags=re.MULTILINE | re.DOTALL)
 COMMANDS = "<!-- commands -->"
+TABLE = re.compile(r"<table>.*?</table>", flags=re.DOTALL)
+HEADING = re.compile(r"<th(?: [^>]*)?>(.*?)</th>", flags=re.DOTALL)
+ROW = re.compile(r"<tr>.*?</tr>", flags=re.DOTALL)
+TAG = re.compile(r"<[^>]+>")
+SENTENCES = 20  # characters in a cell, on average: a table of numbers has fewer
 
 
 def readable(docstring: str) -> str:
@@ -103,3 +108,30 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         )
     text = "".join(parts)
     return text.replace(COMMANDS, command_reference()) if COMMANDS in text else text
+
+
+def stack(table: str) -> str:
+    """A table of sentences, marked so that a phone shows each row as a block, and each cell below its heading.
+
+    A table of numbers stays as it is: its columns are compared, and scroll.
+
+    >>> stack("<table><tr><th>layer</th></tr><tr><td>ReLU</td></tr></table>")
+    '<table><tr><th>layer</th></tr><tr><td>ReLU</td></tr></table>'
+    >>> stack(f"<table><tr><th>layer</th></tr><tr><td>{'long ' * 20}</td></tr></table>")[:69]
+    '<table data-stacked><tr><th>layer</th></tr><tr><td data-label="layer"'
+    """
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", table, flags=re.DOTALL)
+    if sum(len(TAG.sub("", cell)) for cell in cells) < SENTENCES * len(cells):
+        return table
+    headings = [TAG.sub("", heading).replace('"', "&quot;") for heading in HEADING.findall(table)]
+
+    def label(row: re.Match[str]) -> str:
+        names = iter(headings)
+        return re.sub("<td", lambda _: f'<td data-label="{next(names, "")}"', row[0])
+
+    return ROW.sub(label, table).replace("<table>", "<table data-stacked>", 1)
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mark tables of sentences."""
+    return TABLE.sub(lambda found: stack(found[0]), content)

@@ -102,7 +102,7 @@ def main() -> None:
         (place / "paper" / "witnesses.safetensors").unlink()
         rows.append(
             measured(
-                "the same, bounds searched anew (no witnesses stored)",
+                "the same, bounds searched again (no witnesses stored)",
                 safeset,
                 "certify",
                 "paper",

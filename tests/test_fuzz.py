@@ -1,6 +1,6 @@
 """The parsers, fed with anything: each gives a value or says what was expected, in time, and nothing else happens.
 
-Each is tried on random bytes, and on good files that were spoilt: cut, repeated, overwritten, put together anew.
+Each is tried on random bytes, and on good files that were spoilt: cut, repeated, overwritten, put together again.
 """
 
 import io

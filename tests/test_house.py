@@ -20,7 +20,7 @@ program
 capture
 proofs
 nets
-models losses
+models losses margins
 data
 drawing
 recipes

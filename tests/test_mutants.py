@@ -294,6 +294,34 @@ MUTANTS = {
         "lipschitz/test_layers",
         ("program/registry.py", "return base if plain else kind", "return base"),
     ],
+    "entries that are taken twice counted once": [
+        "program/test_operations",
+        ("program/select.py", "return Up(most).root()", "return Up(1.0)"),
+    ],
+    "nodes side by side counted as the largest": [
+        "program/test_operations",
+        ("program/joining.py", "return root_of_squares(before)", "return max(before)"),
+    ],
+    "a clamp that moves 0 ignored": [
+        "program/test_operations",
+        ("program/entries.py", "before[0].bent(bound, zero=", "before[0].bent(bound, absolute=0 * "),
+    ],
+    "the jump of softplus ignored": [
+        "program/test_activations",
+        ("program/activations.py", "(NEARLY + jump)", "NEARLY"),
+    ],
+    "repeated outputs of circular padding ignored": [
+        "lipschitz/test_circular",
+        ("lipschitz/circular.py", "(largest + torus.matrix_error) * repeated", "(largest + torus.matrix_error)"),
+    ],
+    "a torus too large for circular padding": [
+        "lipschitz/test_circular",
+        ("lipschitz/circular.py", "axis.dilation, 0, 0)", "axis.dilation, 1, 1)"),
+    ],
+    "squares that underflow in L2 pooling": [
+        "program/test_l2_pool",
+        ("program/l2_pool.py", "scaled = _aten.div.Tensor(groups, power)", "scaled, power = groups, power * 0 + 1"),
+    ],
     "hooks ignored": ["lipschitz/test_layers", ("program/rules.py", "if any(hooks):", "if False:")],
 }
 

@@ -1,5 +1,6 @@
 """The package as it is installed: outside the checkout, lazily, typed."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -46,6 +47,15 @@ def test_every_public_name_is_there():
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = safeset.nonsense
     assert set(safeset.__all__) <= set(dir(safeset))
+
+
+def test_modules_that_the_docs_name_can_be_imported():
+    for name in ("data", "errors", "evaluation", "guarantees", "layers", "losses", "margins"):
+        assert importlib.import_module(f"safeset.{name}") is getattr(safeset, name)
+    from safeset.margins import METHODS, instrument
+
+    assert instrument is safeset.margins.instrument
+    assert "joint" in METHODS
 
 
 def test_the_version_is_the_same_everywhere():

@@ -55,6 +55,14 @@ def test_every_command_is_in_the_reference(site):
         assert f"safeset {name}</code>" in commands, name
 
 
+def test_tables_of_sentences_have_a_heading_in_every_cell_and_tables_of_numbers_stay_tables(site):
+    labels = re.findall(r'<td data-label="([^"]*)"', site["layers.html"])
+    headings = ["layer", "how it is bounded", "how tight", "what the proof costs"]
+    assert len(labels) > 40
+    assert labels == headings * (len(labels) // 4)
+    assert "data-label" not in re.search(r"VRA: the paper.*?</table>", site["paper.html"], flags=re.DOTALL)[0]
+
+
 def test_every_supported_layer_is_in_the_table_of_layers():
     assert safeset.register_layer  # torch's layers are registered with it; other tests may have added their own
     supported = [kind.__name__ for kind in RULES if kind.__module__.startswith(("torch.", "safeset."))]

@@ -78,7 +78,7 @@ _MODULES = {
     "guarantees": "guarantees",
     "layers": "layers",
     "losses": "losses",
-    "margins": "certificates.margins",
+    "margins": "margins",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.linear_truth import nearest_violation, random_network
 from safeset import CertifiedNet, HeadConstants, certify_logits
-from safeset.audit.attacks import Windows, attacked, breaking_margin, chains, least_norm
+from safeset.audit.attacks import Windows, attack_windows, breaking_margin, chains, least_norm
 from safeset.layers import MinMax
 
 
@@ -69,7 +69,7 @@ def test_linear_networks_are_broken_where_truth_says(window):
         network.bias.copy_(torch.tensor(values))
         for factor, breaks in ((0.999, False), (1.02, True)):
             windows = windows_of(torch.zeros(1, 4).double(), torch.tensor(values)[None], *window, distance * factor)
-            result = attacked(network, torch.tensor(rows), windows)
+            result = attack_windows(network, torch.tensor(rows), windows)
             assert result.distance.item() >= distance * (1 - 1e-6)
             assert breaks or not result.broken.item()
             if breaks:
@@ -98,7 +98,7 @@ def test_nothing_certified_is_broken_and_too_small_constants_are():
         last = first + certificate.optional.sum(dim=1)
         ranking = logits.argsort(dim=1, descending=True)
         windows = Windows(x, ranking, first, last, 0.9999 * certificate.core_radius)
-        found = attacked(net.network, head.rows, windows)
+        found = attack_windows(net.network, head.rows, windows)
         broken[factor] = int(found.broken.sum())
         assert ((found.inside - x).norm(dim=1) <= windows.radius).all()
         assert (found.distance[found.broken] <= windows.radius[found.broken]).all()

@@ -162,7 +162,7 @@ def test_what_is_no_evaluation_is_told(run):
 def test_little_time_is_no_pass(run):
     result = audit_run(run, minutes=0.001, device="cpu")
     assert result["verdict"] == "inconclusive"
-    assert "the bound of 0 (Conv2d) is not proved anew: no time was left" in result["reasons"]
+    assert "the bound of 0 (Conv2d) is not proved again: no time was left" in result["reasons"]
     assert any("windows of 0 of" in reason for reason in result["reasons"])
 
 
@@ -184,7 +184,7 @@ def test_an_evaluation_that_does_not_fit_is_not_waited_for(run, monkeypatch):
     batches = -(-len(data.test) // 10)
     assert seen == [batches] * (2 + batches)  # the first, the second at which it ends; then all
     result = audit_run(run, points=2, minutes=1e-6, device="cpu")
-    assert "numbers: no time to evaluate all test data anew" in result["reasons"]
+    assert "numbers: no time to evaluate all test data again" in result["reasons"]
 
 
 def test_violations_are_not_written_through_links(run, monkeypatch, tmp_path):
@@ -282,7 +282,7 @@ def test_nothing_stored_is_inconclusive(run):
 
 
 def test_an_attack_that_cannot_find_anything_is_inconclusive(run, monkeypatch):
-    monkeypatch.setattr(auditing, "attacked", blind(auditing.attacked))
+    monkeypatch.setattr(auditing, "attack_windows", blind(auditing.attack_windows))
     result = audit_run(run, **QUICK)
     assert result["verdict"] == "inconclusive"
     assert result["reasons"] == ["the attack finds nothing in the positive control either"]
@@ -305,7 +305,7 @@ def test_the_command_line(run):
     run.evaluation.write_text(run.evaluation.read_text().replace('"vra": 0.', '"vra": 0.9'))
     output, _ = safeset("audit", "run", "--points", "5", "--budget", "0.1", cwd=run.path.parent, code=1)
     assert "failed: numbers: different" in output
-    for arguments, message in ((["--points", "0"], "a whole number ≥ 1"), (["--budget", "0"], "above 0")):
+    for arguments, message in ((["--points", "0"], "an integer ≥ 1"), (["--budget", "0"], "above 0")):
         _, errors = safeset("audit", "run", *arguments, cwd=run.path.parent, code=1)
         assert message in errors
 
@@ -321,7 +321,7 @@ def test_where_it_has_to_stop_it_says_so(run):
 
 def test_an_interrupted_audit_leaves_no_older_verdict(run):
     (run.path / "audit.json").write_text('{"verdict": "passed"}')
-    stop = "import safeset.audit.audit as audit\ndef stop(*_, **__): raise KeyboardInterrupt\naudit.reproved = stop"
+    stop = "import safeset.audit.audit as audit\ndef stop(*_, **__): raise KeyboardInterrupt\naudit.prove_again = stop"
     safeset("audit", "run", cwd=run.path.parent, before=stop, code=130)
     found = json.loads((run.path / "audit.json").read_text())
     assert (found["verdict"], found["reasons"]) == ("inconclusive", ["the audit has not ended"])
@@ -347,12 +347,12 @@ def test_an_exact_confirmation_ends_with_its_time(made):
     net = load(made).frozen()
     auditor = auditing.Auditor(net, digits().test[torch.arange(3)], auditing.Clock(time.perf_counter() - 60, 60))
     promise = auditor.promises(auditor.certificate)[[0]]
-    told = auditor.confirmed(promise, auditor.x[promise.place][0], "control")
+    told = auditor.confirm(promise, auditor.x[promise.place][0], "control")
     assert told == {"exact": None, "float64": False}
 
 
 def test_bad_arguments(run):
-    with pytest.raises(ArgumentError, match="whole number"):
+    with pytest.raises(ArgumentError, match="an integer"):
         audit_run(run, points=0)
     with pytest.raises(ArgumentError, match="minutes above 0"):
         audit_run(run, minutes=float("nan"))

@@ -1,4 +1,4 @@
-"""Windows recomputed in whole numbers: the library's radii hold, and nothing above them does."""
+"""Windows recomputed in integers: the library's radii hold, and nothing above them does."""
 
 import math
 from fractions import Fraction
@@ -13,7 +13,7 @@ from torch import nn
 from helpers.digits_net import digits, trained
 from safeset import CertifiedNet
 from safeset.audit.exact_windows import Head, Point, answer, eligible_at, false_windows
-from safeset.audit.second_proof import carried
+from safeset.audit.second_proof import carry_rounding
 from safeset.certificates.radii import ClassError
 from safeset.layers import ChannelAffine, MinMax, Residual
 from safeset.lipschitz.forward_error_exact import root
@@ -30,7 +30,7 @@ def stated(net, x):
     frozen = net.frozen()
     points, bounds = frozen.measure(x), frozen.bounds()
     certificate, logits = points.certificate(method="joint"), points.logits
-    before = carried(frozen.program, bounds.layers)
+    before = carry_rounding(frozen.program, bounds.layers)
     head = Head(frozen.program.head, float(bounds.head.scale), before, Multiples.of(logits).unit, Deadline(math.inf))
     places = [Point(head, one, row, certificate.ranking.shape[1]) for one, row in zip(x, logits.tolist(), strict=True)]
     return certificate, places

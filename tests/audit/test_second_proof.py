@@ -18,7 +18,7 @@ from helpers.exact_norm import convolution_matrix
 from helpers.matrices import GEOMETRY, KINDS, SCALES, matrix_of_a_kind
 from safeset import CertifiedNet
 from safeset.audit import second_proof as reproofs
-from safeset.audit.second_proof import power_method, reproved
+from safeset.audit.second_proof import power_method, prove_again
 from safeset.layers import ChannelAffine, MinMax, Residual
 from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import exact_bound, torus_bound
@@ -60,11 +60,11 @@ def lying(monkeypatch, net, factor, at=0):
     return net
 
 
-# -- whole numbers ----------------------------------------------------------------------------------------------------
+# -- integers ---------------------------------------------------------------------------------------------------------
 
 
 def is_positive(matrix):
-    """Whether a symmetric matrix of whole numbers is positive semidefinite, by elimination in fractions."""
+    """Whether a symmetric matrix of integers is positive semidefinite, by elimination in fractions."""
     left = [[Fraction(value) for value in row] for row in matrix]
     for k, row in enumerate(left):
         if row[k] < 0 or (row[k] == 0 and any(row[k:])):
@@ -78,7 +78,7 @@ def is_positive(matrix):
 @settings(max_examples=1000)
 @given(st.integers(2, 5), st.integers(0, 2**32), st.integers(3, 30), st.booleans())
 def test_what_the_cholesky_factorisation_proves_is_true(side, seed, size, banded):
-    """Of small whole numbers, where what is cut off is large, and just where the matrix ceases to be positive."""
+    """Of small integers, where what is cut off is large, and just where the matrix ceases to be positive."""
     rng = np.random.default_rng(seed)
     half = rng.integers(-size, size + 1, (side, side))
     products = half @ half.T
@@ -203,7 +203,7 @@ def test_taps_that_only_see_the_padding_do_not_count():
 
 
 def test_every_line_of_a_network_is_proved(net):
-    found = reproved(net.frozen())
+    found = prove_again(net.frozen())
     assert [line.name for line in found[:-2]] == [line.name for line in net.bounds().layers]
     assert [line.name for line in found[-2:]] == ["features", "pairs"]
     assert {line.verdict for line in found} == {"proved"}
@@ -212,7 +212,7 @@ def test_every_line_of_a_network_is_proved(net):
 
 
 def test_a_trained_network_is_proved():
-    assert {line.verdict for line in reproved(trained()[0].frozen())} == {"proved"}
+    assert {line.verdict for line in prove_again(trained()[0].frozen())} == {"proved"}
 
 
 LAYERS = {
@@ -237,7 +237,7 @@ def test_lies_about_layers_are_refuted(name, factor, monkeypatch):
     make, shape = LAYERS[name]
     net = frozen(make(), shape=shape)
     monkeypatch.setattr(reproofs, "POWER_STEPS", 0)  # the refutation is not the power method's
-    line = reproved(lying(monkeypatch, net, factor))[0]
+    line = prove_again(lying(monkeypatch, net, factor))[0]
     assert line.verdict == ("proved" if factor >= 1 else "refuted"), line
     if abs(factor) < 1:
         assert line.lower > line.bound
@@ -249,17 +249,17 @@ def test_the_last_group_counts_too(monkeypatch):
     layer.weight.data = torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
     net = frozen(layer, shape=(2, 2, 2))
     monkeypatch.setattr(reproofs, "POWER_STEPS", 0)
-    assert reproved(lying(monkeypatch, net, 0.75))[0].verdict == "refuted"
+    assert prove_again(lying(monkeypatch, net, 0.75))[0].verdict == "refuted"
 
 
 def test_the_product_counts_shortcuts(monkeypatch):
     body = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Residual(nn.Linear(4, 4)))
     net = frozen(nn.Linear(4, 4), Residual(body), shape=(4,))
-    assert {line.verdict for line in reproved(net)} == {"proved"}
+    assert {line.verdict for line in prove_again(net)} == {"proved"}
     told = net.bounds()
     low = replace(told, head=replace(told.head, scale=told.head.scale * (1 - 1e-12)))
     monkeypatch.setattr(FrozenNet, "bounds", lambda self: low)
-    assert {line.name: line.verdict for line in reproved(net)}["features"] == "refuted"
+    assert {line.name: line.verdict for line in prove_again(net)}["features"] == "refuted"
 
 
 def test_the_constants_of_pairs_are_those_of_the_head(monkeypatch):
@@ -269,11 +269,11 @@ def test_the_constants_of_pairs_are_those_of_the_head(monkeypatch):
         low = told.clone()
         low[j, i] *= 1 - 1e-12
         monkeypatch.setattr(Bounds, "pairs", low)
-        assert {line.name: line.verdict for line in reproved(net)}["pairs"] == "refuted"
+        assert {line.name: line.verdict for line in prove_again(net)}["pairs"] == "refuted"
 
 
 def test_what_there_is_no_time_for_is_not_covered(net):
-    found = reproved(net.frozen(), seconds=0.0)
+    found = prove_again(net.frozen(), seconds=0.0)
     assert {line.verdict for line in found} == {"not covered"}
     assert found[1].method == "no time was left"
     assert "not all factors are proved" in found[-2].method  # a product of what is not proved is not proved
@@ -282,10 +282,10 @@ def test_what_there_is_no_time_for_is_not_covered(net):
 def test_large_convolutions_are_proved_by_a_residual_without_error(monkeypatch):
     net = frozen(nn.Conv2d(16, 16, 3, padding=1), shape=(16, 17, 17))
     told = net.bounds().layers[0].bound
-    (line, *_) = reproved(net)
+    (line, *_) = prove_again(net)
     assert (line.verdict, line.method) == ("proved", "a residual without error of 4624 rows")
     assert told * (1 - 1e-6) < line.lower <= told
-    assert reproved(lying(monkeypatch, net, 0.999))[0].verdict == "refuted"
+    assert prove_again(lying(monkeypatch, net, 0.999))[0].verdict == "refuted"
 
 
 def test_integers_have_the_norm_of_their_numbers():
@@ -312,9 +312,9 @@ def test_residuals_without_error_prove_what_whole_numbers_prove(seed, rows, colu
     transposed = list(zip(rows, columns, strict=True))
     truth = Fraction(np.linalg.norm(convolution_matrix(kernel, transposed[0], *transposed[2:]), 2))
     cpu = torch.device("cpu")
-    assert splitting.proved(matrix, truth * (1 + Fraction(1, 10**11)), NEVER, cpu)
+    assert splitting.is_proved(matrix, truth * (1 + Fraction(1, 10**11)), NEVER, cpu)
     for below in (Fraction(1, 10**11), Fraction(1, 1000)):
-        assert not splitting.proved(matrix, truth * (1 - below), NEVER, cpu)
+        assert not splitting.is_proved(matrix, truth * (1 - below), NEVER, cpu)
 
 
 @pytest.mark.parametrize("mistake", [lambda each: (1 + 1e-9) * each, lambda each: torch.round(each * 2**25) / 2**25])
@@ -329,16 +329,16 @@ def test_what_the_factors_leave_over_is_counted(mistake, monkeypatch):
         found = whole(*given)
         return None if found is None else mistake(found)
 
-    assert splitting.proved(matrix, truth * (1 + Fraction(1, 10**10)), NEVER, cpu)
+    assert splitting.is_proved(matrix, truth * (1 + Fraction(1, 10**10)), NEVER, cpu)
     monkeypatch.setattr(splitting, "_factor", wrong)
-    assert not splitting.proved(matrix, truth * (1 + Fraction(1, 10**10)), NEVER, cpu)
-    assert splitting.proved(matrix, truth * (1 + Fraction(1, 100)), NEVER, cpu)
+    assert not splitting.is_proved(matrix, truth * (1 + Fraction(1, 10**10)), NEVER, cpu)
+    assert splitting.is_proved(matrix, truth * (1 + Fraction(1, 100)), NEVER, cpu)
 
 
 def test_there_is_no_time_for_what_is_too_large():
     matrix = splitting.banded(np.ones((64, 64, 3, 3)), *[axis_of(64, 3, 1, 1, 1, 1)] * 2)
     with pytest.raises(OutOfTimeError):
-        splitting.proved(matrix, Fraction(10**6), Deadline(time.perf_counter() + 60), torch.device("cpu"))
+        splitting.is_proved(matrix, Fraction(10**6), Deadline(time.perf_counter() + 60), torch.device("cpu"))
 
 
 def test_the_power_method_comes_from_below_at_any_scale():
@@ -364,12 +364,12 @@ def test_dense_layers_of_the_papers_size(rows, columns):
 @pytest.mark.slow
 def test_the_papers_first_convolution():
     torch.manual_seed(0)
-    line, *_ = reproved(frozen(nn.Conv2d(3, 32, 3, padding=1), shape=(3, 32, 32)))
+    line, *_ = prove_again(frozen(nn.Conv2d(3, 32, 3, padding=1), shape=(3, 32, 32)))
     assert line.verdict == "proved"
 
 
 @pytest.mark.slow
 def test_the_papers_second_convolution():
     torch.manual_seed(0)
-    line, *_ = reproved(frozen(nn.Conv2d(128, 64, 3, padding=1), shape=(128, 16, 16)))
+    line, *_ = prove_again(frozen(nn.Conv2d(128, 64, 3, padding=1), shape=(128, 16, 16)))
     assert line.verdict == "proved"

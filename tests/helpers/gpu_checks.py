@@ -37,7 +37,7 @@ from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import exact_bound, torus_bound
 from safeset.lipschitz.dense import spectral_bound
 from safeset.numerics.integers import Deadline, incidences
-from safeset.numerics.splitting import banded, proved
+from safeset.numerics.splitting import banded, is_proved
 from safeset.recipes.sections import Task
 from safeset.runs.load import build_net
 from safeset.runs.run import Run
@@ -216,8 +216,8 @@ def check_convolutions_of_the_paper_are_proved_again():
         reads = incidences(size, (size + 2 - kernel) // stride + 1, kernel, stride, 1, 1)
         bound = Fraction(float(exact_bound(Convolution(weights.cuda(), axis, axis))))
         matrix, end = banded(weights.numpy(), reads, reads), Deadline(time.perf_counter() + 300)
-        assert proved(matrix, bound, end, device)
-        assert not proved(matrix, bound * Fraction(999, 1000), end, device)
+        assert is_proved(matrix, bound, end, device)
+        assert not is_proved(matrix, bound * Fraction(999, 1000), end, device)
 
 
 def check_nets_certify_as_on_the_cpu():

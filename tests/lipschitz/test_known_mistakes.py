@@ -57,7 +57,7 @@ def test_ten_steps_on_six_layers():
 
 
 def test_overlapping_max_pooling_counted_as_one():
-    """One pixel is in nine windows of a 3 × 3 pooling with stride 1."""
+    """One pixel is in nine patches of a 3 × 3 pooling with stride 1."""
     head = linear([[1.0] * 9, [0.0] * 9], [0.0, 1.5])
     network = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), nn.Flatten(), head)
     x, moved = torch.zeros(1, 3, 3).double(), torch.zeros(1, 3, 3).double()
@@ -67,7 +67,7 @@ def test_overlapping_max_pooling_counted_as_one():
 
 
 def test_average_pooling_with_odd_sizes():
-    """5 pixels in windows of 2: the last pixel is in none, and the norm is still √½ per axis."""
+    """5 pixels in patches of 2: the last pixel is in none, and the norm is still √½ per axis."""
     network = nn.Sequential(nn.AvgPool2d((1, 2)), nn.Flatten(), linear([[1.0, 0.0], [-1.0, 0.0]], [0.0, 0.0]))
     x, moved = double([[[1.0, 1.0, 0.0, 0.0, 7.0]]]), double([[[-1e-9, -1e-9, 0.0, 0.0, 7.0]]])
     assert not_certified_beyond(network, x, moved) == pytest.approx(1, rel=1e-6)

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.smooth import SMOOTH, nearly_exact
 from safeset import ArgumentError, ExactRule, LayerRule, UnsupportedLayerError, register_layer
-from safeset.audit.second_proof import reproved
+from safeset.audit.second_proof import prove_again
 from safeset.capture.capture import capture
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
 from safeset.lipschitz.forward_error import Rounding
@@ -202,7 +202,7 @@ def test_the_bound_of_linear_layers_is_attained(case):
 def test_every_bound_is_proved_again(case):
     layer, shape, _ = case
     net, _, _ = proved(layer, shape)
-    assert {line.verdict for line in reproved(net.frozen())} == {"proved"}
+    assert {line.verdict for line in prove_again(net.frozen())} == {"proved"}
 
 
 def test_the_frozen_layer_computes_the_same(case):
@@ -388,12 +388,12 @@ REFUSED = {
     ),
     "no signal": (lambda: nn.Conv1d(1, 1, 3), (4,), "signals of shape"),
     "indices": (lambda: nn.MaxPool1d(2, return_indices=True), (1, 4), "without return_indices"),
-    "ceil mode of rows": (lambda: nn.AvgPool1d(2, ceil_mode=True), (1, 5), "whole windows"),
+    "ceil mode of rows": (lambda: nn.AvgPool1d(2, ceil_mode=True), (1, 5), "whole patches"),
     "uneven maxima": (lambda: nn.AdaptiveMaxPool2d(2), (1, 5, 5), "divides the image's"),
     "l1 pooling": (lambda: nn.LPPool2d(1, 2), (1, 4, 4), "norm_type=2"),
     "overlapping l2 pooling": (lambda: nn.LPPool2d(2, 2, 1), (1, 4, 4), "do not overlap"),
-    "ceil mode": (lambda: nn.AvgPool2d(2, ceil_mode=True), (1, 5, 5), "whole windows"),
-    "padding not counted": (lambda: nn.AvgPool2d(3, padding=1, count_include_pad=False), (1, 5, 5), "whole windows"),
+    "ceil mode": (lambda: nn.AvgPool2d(2, ceil_mode=True), (1, 5, 5), "whole patches"),
+    "padding not counted": (lambda: nn.AvgPool2d(3, padding=1, count_include_pad=False), (1, 5, 5), "whole patches"),
     "divisor": (lambda: nn.AvgPool2d(2, divisor_override=-1), (1, 4, 4), "divisor ≥ 1"),
     "uneven windows": (lambda: nn.AdaptiveAvgPool2d(2), (1, 5, 5), "divides the image's"),
     "batch statistics": (lambda: nn.BatchNorm1d(4, track_running_stats=False), (4,), "running statistics"),
@@ -467,7 +467,7 @@ def test_in_place_is_fine_where_no_shortcut_is_changed():
 
 @pytest.mark.parametrize("layer", [nn.LazyLinear(3), nn.MaxPool2d(2, 1, 1, 3)])
 def test_layers_that_cannot_run_are_named(layer):
-    with pytest.raises(ArgumentError, match=r"Run the network once|window lie in the padding"):
+    with pytest.raises(ArgumentError, match=r"Run the network once|patch lie in the padding"):
         capture(nn.Sequential(layer, nn.Flatten(), nn.Linear(3, 2)), (1, 2, 2))
 
 

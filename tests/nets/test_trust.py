@@ -1,4 +1,4 @@
-"""Roads to a false certificate that lie around the mathematics: other threads, patched code, modes, whole numbers."""
+"""Roads to a false certificate that lie around the mathematics: other threads, patched code, modes, integers."""
 
 import copy
 import pickle
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import safeset.nets.net
 from helpers.commands import ENVIRONMENT
 from safeset import CertifiedNet, ExactRule, UnsupportedLayerError, register_layer
-from safeset.audit.second_proof import reproved
+from safeset.audit.second_proof import prove_again
 from safeset.errors import ArgumentError
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Normalize, Residual
 from safeset.nets.sealed import Sealed
@@ -257,12 +257,12 @@ def test_a_caller_s_mode_changes_nothing(mode):
     x = torch.rand(3, 1, 8, 8, dtype=torch.float64)
     net = everything()
     wanted, bounds = net.certify(x), net.bounds().pairs
-    anew = everything()
+    fresh = everything()
     with mode():
-        found, asked = net.certify(x), anew.certify(x)
+        found, asked = net.certify(x), fresh.certify(x)
     assert torch.equal(found.windows, wanted.windows)
     assert torch.equal(asked.windows, wanted.windows)
-    assert torch.equal(anew.bounds().pairs, bounds)
+    assert torch.equal(fresh.bounds().pairs, bounds)
     assert torch._C._len_torch_function_stack() == 0
 
 
@@ -340,7 +340,7 @@ def test_inputs_that_are_no_plain_tensors_are_refused():
         plain(FIRST).certify(X.as_subclass(Shifted))
 
 
-# -- whole numbers ----------------------------------------------------------------------------------------------------
+# -- integers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int64, torch.uint8])
@@ -353,7 +353,7 @@ def test_whole_numbers_are_converted_before_anything_else(dtype):
     net = CertifiedNet(network, input_shape=(2,), guarantee="standard", epsilon=0.1)
     size = float(numbers.double().abs().max())
     assert size <= net.bounds().layers[0].bound <= size * (1 + 1e-9)
-    assert [line.verdict for line in reproved(net.frozen())] == ["proved"] * 4
+    assert [line.verdict for line in prove_again(net.frozen())] == ["proved"] * 4
     found = net.certify(torch.tensor([[1.0, 0.5 / size]]))
     assert found.radius.item() <= 0.5 / size * 2**0.5 * size  # the exact distance to the boundary is below
 

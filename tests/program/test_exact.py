@@ -1,4 +1,4 @@
-"""Networks in exact arithmetic: small cases by hand, torch's layers on whole numbers, and what is refused."""
+"""Networks in exact arithmetic: small cases by hand, torch's layers on integers, and what is refused."""
 
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ from safeset.program.exact import evaluate
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 IMAGE = (4, 7, 6)
 
-# On small whole numbers torch rounds nothing, so it must agree in every bit; weights and biases are whole numbers too.
+# On small integers torch rounds nothing, so it must agree in every bit; weights and biases are integers too.
 LAYERS = {
     "linear": (nn.Linear(6, 3), (6,)),
     "linear on places": (nn.Linear(6, 3), (2, 6)),

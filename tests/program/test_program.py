@@ -1,4 +1,4 @@
-"""Programs as values: what they compute, what is proved of graphs, and how they are told apart."""
+"""Programs as values: what they compute, what is proved of graphs, and how they are distinguished."""
 
 import copy
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from helpers.nets import image_network, inputs
-from safeset.audit.second_proof import carried, product_of
+from safeset.audit.second_proof import carry_rounding, product_of
 from safeset.layers import MinMax, Residual
 from safeset.numerics.integers import NEVER
 from safeset.program.exact import evaluate
@@ -94,7 +94,7 @@ def test_rounding_of_graphs_is_allowed_for_twice(seed):
         for i in range(3):
             off = abs((exact[j] - exact[i]) - (Fraction(computed[j]) - Fraction(computed[i])))
             assert off <= Fraction(float(error.offset[0, j])) + Fraction(float(error.offset[0, i]))
-    again = carried(program, proof.bounds.layers)
+    again = carry_rounding(program, proof.bounds.layers)
     assert again.strays.slope > 0
     assert again.size.slope > 0
 

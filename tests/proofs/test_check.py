@@ -116,7 +116,7 @@ def test_an_honest_proof_is_valid_with_and_without_its_image(place):
 
 
 NETWORKS = {
-    "windows": ((1, 8, 8), lambda: [nn.Conv2d(1, 4, (3, 2), dilation=2, padding=2), nn.LeakyReLU(0.1),
+    "patches": ((1, 8, 8), lambda: [nn.Conv2d(1, 4, (3, 2), dilation=2, padding=2), nn.LeakyReLU(0.1),
                                     nn.AvgPool2d(3, 2, 1), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(48, 5)]),
     "groups": ((2, 7, 8), lambda: [nn.Conv2d(2, 4, 3, padding=1, stride=2), nn.ReLU(),
                                    Residual(nn.Sequential(nn.Conv2d(4, 4, 3, padding="same", groups=2), Abs())),
@@ -287,7 +287,7 @@ UNREADABLE = {
     "no certificates": lambda p: json.dumps({**p, "certificates": []}),
     "gigantic padding": lambda p: (layer(0, padding=[2**19] * 4)(p), json.dumps(p))[1],
     "gigantic input": lambda p: json.dumps({**p, "input_shape": [2**24, 2**24, 2**24]}),
-    "many windows": lambda p: (layer(2, kind="avgpool", size=[1, 1], stride=[1, 1], dilation=[1, 1],
+    "many patches": lambda p: (layer(2, kind="avgpool", size=[1, 1], stride=[1, 1], dilation=[1, 1],
                                      padding=[3000] * 4)(p), json.dumps(p))[1],
     "an unknown layer": lambda p: (layer(1, kind="softmax")(p), json.dumps(p))[1],
     "another last layer": lambda p: json.dumps({**p, "program": p["program"][:-1]}),
@@ -467,16 +467,16 @@ def test_norms_of_convolutions_against_their_matrix(seed, factor):
     matrix = convolution_matrix(kernel, size, stride, dilation, before, after)
     bound = float(np.linalg.norm(matrix, 2)) * factor
     entry = {"stride": stride, "dilation": dilation, "padding": [before[0], after[0], before[1], after[1]]}
-    windows, shape = check.windows_of(entry, taps, (into, *size))
+    patches, shape = check.patches_of(entry, taps, (into, *size))
     assert out * shape[1] * shape[2] == len(matrix)
     values, unit = check.exactly(kernel.flatten().tolist())
     each = len(values) // out
     rows = [values[n : n + each] for n in range(0, len(values), each)]
     if at_least_norm(matrix, bound):
-        check.check_norm(rows, windows, size[0] * size[1], Fraction(bound) / unit, check.Clock(math.inf))
+        check.check_norm(rows, patches, size[0] * size[1], Fraction(bound) / unit, check.Clock(math.inf))
     else:
         with pytest.raises(check.RefutedError):
-            check.check_norm(rows, windows, size[0] * size[1], Fraction(bound) / unit, check.Clock(math.inf))
+            check.check_norm(rows, patches, size[0] * size[1], Fraction(bound) / unit, check.Clock(math.inf))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -159,7 +159,7 @@ def least_norm(alpha: Tensor, beta: Tensor, pp: Tensor, qq: Tensor, pq: Tensor) 
     return one, torch.where(only_first, zero, torch.where(only_second, second, two))
 
 
-def attacked(function: Logits, rows: Tensor, windows: Windows, *, seed: int = 0, targets: int = 3) -> Found:
+def attack_windows(function: Logits, rows: Tensor, windows: Windows, *, seed: int = 0, targets: int = 3) -> Found:
     """Try to break each window within its radius, and to find the nearest place where it is broken.
 
     For each of the most promising chains: the linearised worst step, repeated (least-norm steps, also beyond the
@@ -195,7 +195,7 @@ def attacked(function: Logits, rows: Tensor, windows: Windows, *, seed: int = 0,
         if restart:
             start = torch.randn(many.x.shape, generator=generator, dtype=many.x.dtype).to(many.x.device)
             start = start * _column(many.radius / start.flatten(1).norm(dim=1), start)
-        margin, z = _descended(function, many, aims, whole, start)
+        margin, z = _descend(function, many, aims, whole, start)
         best = margin.view(len(windows), -1).argmin(dim=1)
         found.see(function, z.view(len(windows), -1, *windows.x.shape[1:])[torch.arange(len(windows)), best])
     steps = len(windows) * (2 * (together - 1) * STEPS_NEAR + together * RESTARTS * STEPS_DOWN)
@@ -252,7 +252,7 @@ def _nearest(function: Logits, windows: Windows, aims: Tensor) -> tuple[Tensor, 
     return torch.where(best < torch.inf, place.flatten(1).norm(dim=1), torch.inf), place
 
 
-def _descended(function: Logits, windows: Windows, aims: Tensor, whole: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+def _descend(function: Logits, windows: Windows, aims: Tensor, whole: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     """The smallest margin by projected gradient within the radius, and its perturbation."""
     z, best, place = start, torch.full_like(windows.radius, torch.inf), start
     for step in range(STEPS_DOWN + 1):

@@ -1,4 +1,4 @@
-"""The auditor: attacks what a run certifies, proves its bounds anew, and holds what is stored against what is found."""
+"""The auditor: attacks what a run certifies, proves its bounds again, compares what is stored with what is found."""
 
 import time
 from typing import Any
@@ -9,7 +9,7 @@ from torch import nn
 from safeset.audit.certificate_attack import Auditor, Clock, some_of
 from safeset.audit.recheck import SHOWN
 from safeset.audit.records import DIFFERENT, OPEN, stored_checks
-from safeset.audit.second_proof import reproved
+from safeset.audit.second_proof import prove_again
 from safeset.data.dataset import Progress
 from safeset.errors import expected
 from safeset.inputs import as_count, as_device, as_number
@@ -59,7 +59,7 @@ def audit_run(
     data = load_run_data(recipe, source, progress)
     net, part = own.frozen(), 18 * minutes
     net.bounds()
-    bounds = reproved(net, seconds=part)
+    bounds = prove_again(net, seconds=part)
     checks = stored_checks(
         run,
         recipe,
@@ -110,12 +110,12 @@ def audit_run(
 def check_arguments(points: int | None, minutes: float) -> None:
     """Complain of arguments with which nothing can be audited."""
     if points is not None and as_count(points) is None:
-        raise expected("`points` to be a whole number ≥ 1", points)
+        raise expected("`points` to be an integer ≥ 1", points)
     if not (as_number(minutes) or 0) > 0:
         raise expected("a time in minutes above 0", minutes)
 
 
-def stopped(reason: str) -> dict[str, Any]:
+def inconclusive(reason: str) -> dict[str, Any]:
     """What is written to audit.json where an audit has to stop, or has not ended: it is inconclusive, and why."""
     return {
         "verdict": "inconclusive",
@@ -132,7 +132,7 @@ def verdict(result: dict[str, Any]) -> tuple[str, list[str], list[str]]:
     bad += [f"the bound of {line['name']}: refuted" for line in bounds if line["verdict"] == "refuted"]
     bad += [f"{check['what']}: {check['verdict']}" for check in checks if check["verdict"] == DIFFERENT]
     if windows["of_false"]:
-        bad.append(f"{windows['of_false']:,} windows whose radius is more than what is proved of them anew")
+        bad.append(f"{windows['of_false']:,} windows whose radius is more than what is proved of them again")
     bad += windows["wrong"]
     notes = []
     if windows["smaller"]:
@@ -141,7 +141,7 @@ def verdict(result: dict[str, Any]) -> tuple[str, list[str], list[str]]:
         notes.append(f"{attack['windows']:,} of {attack['of_windows']:,} windows attacked")
     open_ = [f"{check['what']}: {OPEN[check['verdict']]}" for check in checks if check["verdict"] in OPEN]
     open_ += [
-        f"the bound of {line['name']} ({line['type']}) is not proved anew: {line['method']}"
+        f"the bound of {line['name']} ({line['type']}) is not proved again: {line['method']}"
         for line in bounds
         if line["verdict"] == "not covered"
     ]

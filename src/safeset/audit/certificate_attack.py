@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.audit.attacks import Found, Windows, attacked, breaking_margin
+from safeset.audit.attacks import Found, Windows, attack_windows, breaking_margin
 from safeset.audit.recheck import Rechecked, recheck
 from safeset.certificates.certificate import Certificate
 from safeset.certificates.certify_logits import certify_logits
@@ -132,7 +132,7 @@ class Auditor:
                 row["windows"], row["broken"] = row["windows"] + len(part), row["broken"] + len(broken)
                 for one in broken[:1].tolist() if row["confirmed"] is False else ():
                     started = time.perf_counter()
-                    row["confirmed"] = self.confirmed(part[[one]], found.nearest[one], "control")["exact"]
+                    row["confirmed"] = self.confirm(part[[one]], found.nearest[one], "control")["exact"]
                     cost = time.perf_counter() - started
             rows.append(row)
         return rows
@@ -155,9 +155,10 @@ class Auditor:
                 if len(violations) + unconfirmed >= MOST_CONFIRMED:
                     unconfirmed += 1
                     continue
-                told = self.confirmed(part[[row]], found.nearest[row], "attacks")
-                if told["exact"] or told["float64"]:
-                    violations.append(told | self.kept(folder, len(violations), part[[row]], found.nearest[row]))
+                promise, nearest = part[[row]], found.nearest[row]
+                checked = self.confirm(promise, nearest, "attacks")
+                if checked["exact"] or checked["float64"]:
+                    violations.append(checked | self.save_violation(folder, len(violations), promise, nearest))
                 else:
                     unconfirmed += 1
         finite = [ratio for ratio in ratios if ratio < math.inf]
@@ -233,7 +234,7 @@ class Auditor:
         """Attacks on some windows at a time, while there is time; at least one."""
         for start in range(0, len(promises), self.rows_at_once):
             part = promises[slice(start, start + self.rows_at_once)]
-            yield part, attacked(self.layers, self.head.rows, self.windows(part), seed=start)
+            yield part, attack_windows(self.layers, self.head.rows, self.windows(part), seed=start)
             if time.perf_counter() > deadline:
                 return
 
@@ -242,7 +243,7 @@ class Auditor:
         place = promises.place
         return Windows(self.x[place], self.ranking[place], promises.first, promises.last, promises.radius)
 
-    def confirmed(self, promise: Promises, moved: Tensor, part: str) -> dict[str, Any]:
+    def confirm(self, promise: Promises, moved: Tensor, part: str) -> dict[str, Any]:
         """Whether a violation is one: distance in rationals, logits in float64 as certified, and in rationals.
 
         The latter are None where there is no time for them, or the network has no exact form.
@@ -264,8 +265,8 @@ class Auditor:
         broken = [min(after[j] for j in order[:k]) <= max(after[i] for i in order[k:]) for k in ks]
         return {"exact": all(broken), "float64": in_floats}
 
-    def kept(self, folder: Path, number: int, promise: Promises, moved: Tensor) -> dict[str, Any]:
-        """Save a violation; what is told of it."""
+    def save_violation(self, folder: Path, number: int, promise: Promises, moved: Tensor) -> dict[str, Any]:
+        """Save a violation; what is reported of it."""
         x, path, content = self.x[promise.place][0], folder / f"{number}.npz", io.BytesIO()
         np.savez(content, x=x.cpu().numpy(), violation=moved.cpu().numpy())
         try:

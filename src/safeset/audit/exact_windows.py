@@ -1,4 +1,4 @@
-"""Windows of points, proved again from their definition in whole numbers (docs/reliability.md).
+"""Windows of points, proved again from their definition in integers (docs/reliability.md).
 
 From a network's logits, its bounds, and the rows of its head: gaps, distances and chains without rounding, by the Gram
 matrix of the rows and the closed form of two pairs, which cancel in floats and not here. Nothing of `radii.py`,
@@ -232,9 +232,9 @@ def eligible_at(guarantee: str, order: Sequence[int], k: int, classes: int) -> l
         return [each == int(guarantee[3:]) for each in range(1, k + 1)]
     if not guarantee.startswith("affinity:"):
         return None
-    told = json.loads(guarantee.removeprefix("affinity:"))
-    common = {int(each) for each in told.get("everyone_with", [])}
-    sets = [{int(each) for each in one} for one in told.get("sets", [])]
+    table = json.loads(guarantee.removeprefix("affinity:"))
+    common = {int(each) for each in table.get("everyone_with", [])}
+    sets = [{int(each) for each in one} for one in table.get("sets", [])]
     grouped = {member for one in sets for member in one}
     sets = [one | common for one in (*sets, *({each} for each in range(classes) if each not in grouped))]
     return [any(one.issuperset(order[:each]) for one in sets) for each in range(1, k + 1)]

@@ -1,4 +1,4 @@
-"""Certificates of a net, held against what is proved again of the same points."""
+"""Certificates of a net, compared with what is proved again of the same points."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from safeset.audit.exact_windows import Head, Point, answer, eligible_at, false_windows
-from safeset.audit.second_proof import carried
+from safeset.audit.second_proof import carry_rounding
 from safeset.certificates.certificate import Certificate
 from safeset.errors import UnsupportedLayerError
 from safeset.nets.frozen import FrozenNet
@@ -53,7 +53,7 @@ class Rechecked:
     open: list[str] = field(default_factory=list)
     smaller: int = 0
 
-    def tell(self, wrong: str) -> None:
+    def note(self, wrong: str) -> None:
         """Note something that is wrong, once."""
         if wrong not in self.wrong:
             self.wrong.append(wrong)
@@ -68,7 +68,7 @@ def recheck(
     deadline: Deadline,
     last: Deadline,
 ) -> Rechecked:
-    """Prove every window of a certificate again, in whole numbers, while there is time.
+    """Prove every window of a certificate again, in integers, while there is time.
 
     Args:
         net: frozen.
@@ -82,7 +82,7 @@ def recheck(
     found = Rechecked(of_points=len(_with_windows(certificate)))
     _compare(found, net, x, certificate)
     try:
-        before = carried(net.program, bounds.layers)
+        before = carry_rounding(net.program, bounds.layers)
     except (UnsupportedLayerError, OverflowError, ValueError):
         found.open.append("windows cannot be recomputed: a layer of your own, or a bound that is not finite")
         return found
@@ -96,7 +96,7 @@ def recheck(
         for place in [place for place in _with_windows(certificate) if bool(finite[place])][:EXACTLY]:
             point = Point(head, x[place].cpu(), logits[place].tolist(), certificate.ranking.shape[1])
             if not _near(point, logits[place].tolist(), exactly(net.program, x[place].cpu(), last).tolist(), 1):
-                found.tell("logits further from the exact ones than rounding can be")
+                found.note("logits further from the exact ones than rounding can be")
             found.logits += 1
     if not found.logits and found.of_points:
         found.open.append("no time to compute the logits of a point exactly")
@@ -115,17 +115,17 @@ def _unit(logits: Tensor) -> Any:
 def _compare(found: Rechecked, net: FrozenNet, x: Tensor, certificate: Certificate) -> None:
     """What follows from the windows of a certificate, by its definition; and the weaker methods."""
     if str(certificate.guarantee) != str(net.guarantee) or certificate.epsilon != net.epsilon:
-        found.tell("certificates of another guarantee or ε than the net's")
+        found.note("certificates of another guarantee or ε than the net's")
     for method in ("uniform", "floating"):
         weaker = net.certify(x, method=method)
         if bool((weaker.windows > certificate.windows).any()):
-            found.tell(f"radii by {method} that are larger than those by joint")
+            found.note(f"radii by {method} that are larger than those by joint")
     for prefer in ("smallest", "largest"):
         shown = certificate.preferring(prefer)
         sizes = zip(shown.core.sum(dim=1).tolist(), shown.whole.sum(dim=1).tolist(), strict=True)
         for windows, size in zip(certificate.windows.tolist(), sizes, strict=True):
             if answer(windows, net.epsilon, prefer) != size:
-                found.tell(f"{prefer} answers that are not those of the windows")
+                found.note(f"{prefer} answers that are not those of the windows")
                 break
 
 
@@ -140,20 +140,20 @@ def _points(found: Rechecked, head: Head, net: FrozenNet, x: Tensor, logits: Ten
             head.deadline.check()
             row = logits[place].tolist()
             if not all(map(math.isfinite, (*row, *again.tolist()))):
-                found.tell("certified points whose logits are not finite")
+                found.note("certified points whose logits are not finite")
                 continue
             point = Point(head, x[place].cpu(), row, k)
             if not _near(point, row, again.tolist(), 2):
-                found.tell("logits that the network does not have")
+                found.note("logits that the network does not have")
             order = point.order.tolist()
             eligible = eligible_at(guarantee, order, k, len(row))
             if eligible is None:
                 found.open.append(f"windows of {guarantee} cannot be recomputed")
                 return
             if order[:k] != certificate.ranking[place].tolist():
-                found.tell("a ranking that is not that of the logits")
+                found.note("a ranking that is not that of the logits")
             if eligible != certificate.eligible[place].tolist():
-                found.tell("k that the guarantee does not allow, or not those that it allows")
+                found.note("k that the guarantee does not allow, or not those that it allows")
             windows = certificate.windows[place].tolist()
             for a, b in false_windows(point, eligible, windows):
                 found.false.append({"point": place, "window": [a, b], "radius": windows[a - 1][b - 1]})

@@ -1,4 +1,4 @@
-"""What a run has stored, held against what is found anew."""
+"""What a run has stored, compared with what is found now."""
 
 import math
 import time
@@ -25,7 +25,7 @@ SAME, DIFFERENT, UNKNOWN, NO_TIME = "same", "different", "not stored", "no time"
 ELSEWHERE, OTHER = "made elsewhere", "other data"
 OPEN = {  # what is neither right nor wrong, in words
     UNKNOWN: "not stored",
-    NO_TIME: "no time to evaluate all test data anew",
+    NO_TIME: "no time to evaluate all test data again",
     ELSEWHERE: "made on another kind of device, and not the same here: evaluate the run here, or audit it there",
     OTHER: "stored of other data than is audited",
 }
@@ -49,7 +49,7 @@ def stored_checks(
 ) -> list[Check]:
     """Each thing that a run has stored, and whether it is the ``same`` now: what, verdict, and what is wrong.
 
-    Verdicts are ``same``, ``different``, and the keys of `OPEN`, which say that it cannot be told.
+    Verdicts are ``same``, ``different``, and the keys of `OPEN`, which say that it cannot be decided.
 
     Args:
         run: a run.
@@ -57,9 +57,9 @@ def stored_checks(
         net: its net, as loaded.
         data: its data, or other data: then stored numbers are not compared.
         unfinished: where its training stands, if it has not ended.
-        bounds: what became of the bounds when they were proved anew.
+        bounds: what became of the bounds when they were proved again.
         own_data: whether the data is its own.
-        seconds: time to evaluate the test data anew; if that does not suffice, stored numbers are not compared.
+        seconds: time to evaluate the test data again; if that does not suffice, stored numbers are not compared.
         progress: wraps the batches of that evaluation.
     """
     evaluation, proved = _read(run.evaluation), _read(run.bounds)
@@ -141,7 +141,7 @@ def _numbers(
     data: Dataset,
     progress: Progress,
 ) -> Check:
-    """The rows of a stored evaluation against the same rows evaluated anew: every number of them.
+    """The rows of a stored evaluation against the same rows evaluated again: every number of them.
 
     Those of another kind of device are the same, or nothing can be said: a few points at the edge may differ.
     """
@@ -186,7 +186,7 @@ def _numbers(
     return _check("numbers", keys, keys)
 
 
-def _bounds(stored: dict[str, Any], net: CertifiedNet, anew: Sequence[Reproof]) -> Check:
+def _bounds(stored: dict[str, Any], net: CertifiedNet, reproofs: Sequence[Reproof]) -> Check:
     """Stored bounds against those proved now, to a millionth.
 
     Another kind of device may have proved convolutions another way: then nothing can be said, as long as the bounds can
@@ -199,14 +199,14 @@ def _bounds(stored: dict[str, Any], net: CertifiedNet, anew: Sequence[Reproof]) 
     try:
         lines = [(str(line["name"]), str(line["type"]), float(line["bound"])) for line in stored["layers"]]
         scale, kind = float(stored["before_the_head"]), str(stored["device"])
-        told = [LayerBound(*line, "", 0.0) for line in lines]
+        read = [LayerBound(*line, "", 0.0) for line in lines]
         if [line[:2] for line in lines] != [line[:2] for line in proved]:
             return {"what": "bounds", "verdict": DIFFERENT, "said": "other layers"}
-        product = product_of(net.frozen().program, told)
+        product = product_of(net.frozen().program, read)
         whole = math.isclose(scale, float(product), rel_tol=1e-9)
         pairs = [*zip((line[2] for line in lines), (line[2] for line in proved), strict=True)]
         pairs.append((scale, float(bounds.head.scale)))
-        least = [line.lower or 0.0 for line in anew[: len(lines)]]
+        least = [line.lower or 0.0 for line in reproofs[: len(lines)]]
         possible = all(line[2] >= low * (1 - 1e-9) for line, low in zip(lines, least, strict=False))
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         return {"what": "bounds", "verdict": DIFFERENT, "said": f"no bounds ({type(error).__name__})"}

@@ -1,6 +1,6 @@
 """Every bound of a frozen network, proved again by another and slower way.
 
-Dense layers and small convolutions in whole numbers (`integers.py`), larger ones by factors whose residual is found
+Dense layers and small convolutions in integers (`integers.py`), larger ones by factors whose residual is found
 without error (`splitting.py`), other layers by closed forms, the product of all in fractions. Nothing is shared with
 `safeset.lipschitz`; what there is no time for is named as not covered.
 """
@@ -20,7 +20,7 @@ from safeset.lipschitz.forward_error_exact import Carried
 from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import Deadline, OutOfTimeError, convolution_gram, sides
 from safeset.numerics.multiples import Multiples, squared_norm
-from safeset.numerics.splitting import banded, proved
+from safeset.numerics.splitting import banded, is_proved
 from safeset.program.linear import Linear
 from safeset.program.one_row import OneRow
 from safeset.program.operation import ClosedForm, Operation, Part, Shape
@@ -31,8 +31,8 @@ from safeset.proofs.prove import Bounds, LayerBound
 Verdict = Literal["proved", "refuted", "not covered"]
 Outcome = tuple[Verdict, str, float | None]  # with the method, and what the norm is at least
 
-MOST_WORK = 2**28  # products of whole numbers in one proof: about half a minute
-MOST_SIDE = 4096  # of a Gram matrix of whole numbers
+MOST_WORK = 2**28  # products of integers in one proof: about half a minute
+MOST_SIDE = 4096  # of a Gram matrix of integers
 POWER_STEPS = 300
 NO_TIME = "no time was left"
 
@@ -61,7 +61,7 @@ class Reproof:
     seconds: float
 
 
-def reproved(net: FrozenNet, *, seconds: float = math.inf) -> list[Reproof]:
+def prove_again(net: FrozenNet, *, seconds: float = math.inf) -> list[Reproof]:
     """Prove all bounds of a frozen network again.
 
     Args:
@@ -126,19 +126,19 @@ def _linear(parts: Sequence[Part], bound: Fraction, lower: float, deadline: Dead
         if _is_small(part):
             gram = convolution_gram(part.kernel, part.rows, part.columns, deadline)
             if gram.work <= MOST_WORK:
-                methods.append(f"Cholesky in whole numbers of {len(gram.products)} rows")
+                methods.append(f"Cholesky in integers of {len(gram.products)} rows")
                 if gram.proves(wanted, deadline):
                     continue
                 above = gram.refutation(wanted)
                 if above is None:
                     return "not covered", "neither proved nor refuted: equal to the norm but for rounding", lower
                 most = max(lower, _float(above / part.divisor))
-                return "refuted", "a vector that it stretches by more, in whole numbers", most
+                return "refuted", "a vector that it stretches by more, in integers", most
         matrix = banded(part.kernel, part.rows, part.columns)
         if matrix is None:  # all is 0
             continue
         methods.append(f"a residual without error of {matrix.blocks * matrix.side} rows")
-        if not proved(matrix, wanted, deadline, device):
+        if not is_proved(matrix, wanted, deadline, device):
             return "not covered", "neither proved nor refuted: no factors were found", lower
     return "proved", ", ".join(dict.fromkeys(methods)) or "all weights are 0", lower
 
@@ -236,7 +236,7 @@ def product_of(program: Program, lines: Sequence[LayerBound]) -> Fraction:
     return reaches[head.inputs[0]]
 
 
-def carried(program: Program, lines: Sequence[LayerBound]) -> Carried:
+def carry_rounding(program: Program, lines: Sequence[LayerBound]) -> Carried:
     """What is known of the rounding of the features, after all nodes but the head.
 
     Raises:

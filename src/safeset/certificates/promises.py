@@ -71,10 +71,10 @@ def promise(core: Sequence[Any], optional: Sequence[Any], radius: float | None) 
     if optional:
         where = "the best" if few == 1 else f"among the {few} best"
         only = _listed([*core, *optional], "or")
-        told = f"{_listed(core, 'and')} {stay} among the {many} best classes, and only {only} can be {where},"
+        said = f"{_listed(core, 'and')} {stay} among the {many} best classes, and only {only} can be {where},"
     else:
-        told = f"{_listed(core, 'and')} {stay} {best}"
-    return f"{told} for every change{'' if radius in (None, math.inf) else f' below {shown(radius)}'}"
+        said = f"{_listed(core, 'and')} {stay} {best}"
+    return f"{said} for every change{'' if radius in (None, math.inf) else f' below {shown(radius)}'}"
 
 
 def shown(radius: float | None) -> str:

@@ -24,7 +24,7 @@ def audit(
     device: Device = None,
 ) -> None:
     """Attack every certificate, prove bounds and windows again, compare what is stored; 1 if anything is wrong."""
-    from safeset.audit.audit import audit_run, check_arguments, stopped
+    from safeset.audit.audit import audit_run, check_arguments, inconclusive
     from safeset.cli.show_audit import show
     from safeset.runs.run import Run
     from safeset.system.files import write_json
@@ -37,7 +37,7 @@ def audit(
     check_arguments(points, budget)
     if Run(run).recipe.is_file():
         with suppress(OSError):  # reported at the end, beside what was found
-            write_json(target, stopped("the audit has not ended"))  # an older verdict may be of other weights
+            write_json(target, inconclusive("the audit has not ended"))  # an older verdict may be of other weights
     try:
         result = audit_run(
             Run(run),
@@ -51,7 +51,7 @@ def audit(
     except SafesetError as error:
         if Run(run).recipe.is_file():
             with suppress(OSError):  # the error itself is reported in any case
-                write_json(target, stopped(f"stopped: {error}"))
+                write_json(target, inconclusive(f"stopped: {error}"))
         raise
     try:
         write_json(target, result)

@@ -12,17 +12,15 @@ guarantee            eligible k at x                             text
 ``Affinity(sets)``   every k for which F^k(x) lies in one set    ``affinity:FILE`` or ``affinity:JSON``
 ===================  ==========================================  ====================
 
-Nothing outside this file asks which guarantee it has: the rest of safeset asks for the largest k that can occur, for
-the eligible k of a ranking, and for the text.
+Nothing outside this file asks which guarantee it has: the rest of safeset asks what `contract.py` lists.
 """
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,55 +29,10 @@ from torch import Tensor
 from safeset.errors import expected
 from safeset.guarantees import affinity
 from safeset.guarantees.affinity import Class
+from safeset.guarantees.contract import Guarantee as Guarantee
 from safeset.inputs import as_count, check_names
 from safeset.numerics.strict import uncompiled
 from safeset.system.untrusted import parse_json
-
-
-class Guarantee(ABC):
-    """Which k are eligible at a point. A hashable value, for which ``parse(str(guarantee)) == guarantee``."""
-
-    @abstractmethod
-    def largest_k(self, classes: int) -> int:
-        """The largest k that can be eligible among ``classes`` classes; always below ``classes`` (k = C is vacuous).
-
-        Raises:
-            ArgumentError: if the guarantee does not make sense for so many classes.
-        """
-
-    @abstractmethod
-    def eligible(self, ranking: Tensor, classes: int) -> Tensor:
-        """Whether each k = 1, …, K is eligible, K = ``largest_k(classes)``; ties are ignored.
-
-        Args:
-            ranking: (batch, K) integers, the K best classes, best first.
-            classes: number of classes.
-
-        Returns:
-            (batch, K) booleans; column k − 1 is about k.
-        """
-
-    @abstractmethod
-    def __str__(self) -> str: ...
-
-    has_one_size = False  # whether every core has `largest_k` classes, so that its size says nothing
-
-    def baseline(self, counts: Sequence[int]) -> int:
-        """How many labels the best constant answer holds: the K most frequent classes at every point.
-
-        Args:
-            counts: the number of labels of each class.
-        """
-        return sum(sorted(counts, reverse=True)[: self.largest_k(len(counts))])
-
-    def prepare(self, classes: int, device: torch.device | str) -> None:
-        """Put what `eligible` looks up on a device. Needed only before a graph is compiled whole or captured."""
-        self.largest_k(classes)
-
-    def bind(self, class_names: Sequence[str]) -> Self:
-        """The same guarantee about the classes of a data set: names become indices, unknown names are an error."""
-        self.largest_k(len(check_names(class_names)))
-        return self
 
 
 @dataclass(frozen=True)

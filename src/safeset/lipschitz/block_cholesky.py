@@ -14,8 +14,9 @@ from torch import Tensor
 from safeset.lipschitz.convolution import Convolution, kernel_norm
 from safeset.lipschitz.dense import mirrored
 from safeset.numerics.directed import Up, gamma
+from safeset.numerics.threads import one_thread
 
-LANCZOS_STEPS = 500
+LANCZOS_ITERATIONS = 500
 
 
 def search_block_proof(gram: "BlockGram") -> tuple[Up, float]:
@@ -192,22 +193,23 @@ def largest_eigenvalue(convolution: Convolution) -> float:
         return convolution.apply(convolution.transposed(shaped)).reshape(-1)
 
     size = small[0] * small[1] * small[2]
-    steps = min(LANCZOS_STEPS, size)
+    most = min(LANCZOS_ITERATIONS, size)
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu").to(convolution.kernel.device)
-    basis = vector.new_zeros(steps, size)
-    tridiagonal = torch.zeros(steps + 1, steps + 1, dtype=torch.float64, device="cpu")
+    basis = vector.new_zeros(most, size)
+    tridiagonal = torch.zeros(most + 1, most + 1, dtype=torch.float64, device="cpu")
     top = 0.0
-    for step in range(steps):
-        basis[step] = vector / vector.norm()
-        vector = apply(basis[step])
-        tridiagonal[step, step] = float(vector @ basis[step])
+    for n in range(most):
+        basis[n] = vector / vector.norm()
+        vector = apply(basis[n])
+        tridiagonal[n, n] = float(vector @ basis[n])
         for _ in range(2):  # twice is enough
-            vector = vector - basis[: step + 1].mT @ (basis[: step + 1] @ vector)
-        tridiagonal[step + 1, step] = tridiagonal[step, step + 1] = norm = float(vector.norm())
-        exhausted = norm <= 1e-14 * top or step + 1 == steps
-        if exhausted or step < 3 or step % 10 == 0:
-            before, top = top, float(torch.linalg.eigvalsh(tridiagonal[: step + 1, : step + 1])[-1])
-            if exhausted or (step > 3 and top - before <= 1e-14 * top):
+            vector = vector - basis[: n + 1].mT @ (basis[: n + 1] @ vector)
+        tridiagonal[n + 1, n] = tridiagonal[n, n + 1] = norm = float(vector.norm())
+        exhausted = norm <= 1e-14 * top or n + 1 == most
+        if exhausted or n < 3 or n % 10 == 0:
+            with one_thread():  # a small matrix
+                before, top = top, float(torch.linalg.eigvalsh(tridiagonal[: n + 1, : n + 1])[-1])
+            if exhausted or (n > 3 and top - before <= 1e-14 * top):
                 break
     return top

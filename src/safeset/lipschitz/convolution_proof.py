@@ -44,7 +44,7 @@ def convolution_proof(convolution: Convolution, wish: str) -> Proved:
     scaled, exponent = convolution.unit_scaled()
     if not bool((scaled.kernel != 0).any()):
         return Up(0.0), Witness("blocks", 0.0, 0.0)
-    squared, witness = _searched(scaled, wish)
+    squared, witness = _search(scaled, wish)
     bound = claimed(squared.root().shifted(exponent))
     return bound, replace(witness, claim=float(bound))
 
@@ -106,7 +106,7 @@ def _search_cost(torus: Torus) -> float:
     return _check_cost(torus) + 400 * 4.0 * kernel.numel() * pixels + 1e6 * math.prod(torus.shape)
 
 
-def _searched(scaled: Convolution, wish: str) -> Proved:
+def _search(scaled: Convolution, wish: str) -> Proved:
     """A bound of ‖A‖², and with what it was proved."""
     blocks, torus = BlockGram.cheapest(scaled), Torus.smaller(scaled)
     most = _affordable(torus)

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from safeset.numerics.threads import one_thread
+
 BLOCK = 4  # vectors at once: as many equal eigenvalues are found together
-STEPS = 600
+ITERATIONS = 600
 LARGEST_BASIS = 400  # vectors that are kept, and
 MOST_NUMBERS = 2**27  # of all of them; 512 MB
 
@@ -33,7 +35,7 @@ def top_eigenvectors(
     """The largest eigenvalues of a positive operator and their vectors, at most ``count``, in float32.
 
     They are as close as this needs: with all other eigenvalues below those by ``gap``, what the vectors lack moves the
-    largest eigenvalue by less than ``close``, both relative to it. Or as close as the steps allow.
+    largest eigenvalue by less than ``close``, both relative to it. Or as close as the iterations allow.
 
     Args:
         apply: the operator, (b, size) → (b, size) in float32.
@@ -49,8 +51,8 @@ def top_eigenvectors(
     fresh = torch.randn(min(BLOCK, size), size, generator=generator, device="cpu").to(device)
     basis, projected = fresh.new_zeros(most, size), fresh.new_zeros(most, most)
     filled = 0
-    for step in range(STEPS):
-        fresh = torch.linalg.qr(_orthogonal(fresh, basis[:filled]).mT).Q.mT[: most - filled]  # (block, size)
+    for iteration in range(ITERATIONS):
+        fresh = _factors(_orthogonal(fresh, basis[:filled]))[0][: most - filled]  # (block, size)
         known = slice(0, filled + len(fresh))
         basis[filled : known.stop] = fresh
         image = apply(fresh)
@@ -59,16 +61,17 @@ def top_eigenvectors(
         image = _orthogonal(image - along.mT @ basis[known], basis[known])
         filled = known.stop
         full = filled == most
-        if not (full or step % 8 == 7 or step + 1 == STEPS):
+        if not (full or iteration % 8 == 7 or iteration + 1 == ITERATIONS):
             fresh = image
             continue
-        values, weights = torch.linalg.eigh(projected[known, known].double())
-        directions, remainder = torch.linalg.qr(image.mT)
+        with one_thread():  # of a few hundred rows: many threads would mostly wait for each other
+            values, weights = torch.linalg.eigh(projected[known, known].double())
+        directions, remainder = _factors(image)
         lacks = (remainder.double() @ weights[-len(fresh) :]).mT  # (known, block)
         below = (values[-1] - values) / values[-1]
         allowed = gap * (below + close) / 8
         lacking = lacks.square().sum(dim=1) / values[-1].square() > allowed
-        ended = filled == size or step + 1 == STEPS
+        ended = filled == size or iteration + 1 == ITERATIONS
         if ended or (filled >= count and not bool(lacking[-count:].any())):
             break
         if full:  # go on with the best half
@@ -76,13 +79,20 @@ def top_eigenvectors(
             basis[:kept] = weights[:, -kept:].mT.float() @ basis[known]
             projected.zero_().diagonal()[:kept] = values[-kept:].float()
             filled = kept
-        fresh = directions.mT
+        fresh = directions
     best = weights[:, -count:].flip(1)
     return Ritz(values[-count:].flip(0), best.mT.float() @ basis[:filled], lacks[-count:].flip(0))
 
 
 def _orthogonal(vectors: Tensor, basis: Tensor) -> Tensor:
     return vectors - (basis @ vectors.mT).mT @ basis
+
+
+def _factors(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthonormal rows Q and the R of vectors = Rᵀ Q, by one thread: a few vectors are too little for more."""
+    with one_thread():
+        columns, remainder = torch.linalg.qr(vectors.mT)
+    return columns.mT, remainder
 
 
 def moved(ritz: Ritz, k: int, gap: float) -> float:

@@ -7,29 +7,29 @@ from torch import Tensor
 
 
 def power_method(
-    apply: Callable[[Tensor], Tensor], transposed: Callable[[Tensor], Tensor], vector: Tensor, steps: int
+    apply: Callable[[Tensor], Tensor], transposed: Callable[[Tensor], Tensor], vector: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """‖A v‖ in the last of some steps v ← AᵀA v / ‖AᵀA v‖, and the v after it, for the next call.
+    """‖A v‖ in the last of some iterations v ← AᵀA v / ‖AᵀA v‖, and the v after it, for the next call.
 
-    The gradient goes through the last product A v alone. Each step costs one product with A and one with Aᵀ.
+    The gradient goes through the last product A v alone. Each iteration costs one product with A and one with Aᵀ.
 
     Args:
         apply: x ↦ A x.
         transposed: y ↦ Aᵀ y.
         vector: v of the call before; not 0.
-        steps: how many steps; 0 evaluates at ``vector``.
+        iterations: how many; 0 evaluates at ``vector``.
 
     Nothing here depends on the values, so that it can be captured, compiled and batched (`torch.func.vmap`).
     """
     with torch.no_grad():
         vector = vector.detach()
-        for _ in range(steps - 1):
+        for _ in range(iterations - 1):
             image = apply(vector)
             vector = unit(transposed(image / size(image)), vector)
     image = apply(vector)
     largest = size(image.detach())
     scaled = image / largest
-    if steps:
+    if iterations:
         with torch.no_grad():
             vector = unit(transposed(scaled.detach()), vector)
     return scaled.norm() * largest, vector

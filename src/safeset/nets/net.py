@@ -118,7 +118,7 @@ class CertifiedNet(Certifying):
         Later changes of this net do not reach it; what has been proved so far is kept.
         """
         with self._lock:
-            return FrozenNet(self, self._certified(), self._wish, self._witnesses)
+            return FrozenNet(self, self._seal(), self._wish, self._witnesses)
 
     def remember(self, witnesses: Mapping[str, Witness]) -> None:
         """Prove with witnesses of an earlier proof: what they confirm is not searched for. They are not believed."""
@@ -126,7 +126,7 @@ class CertifiedNet(Certifying):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _certified(self) -> Sealed:
+    def _seal(self) -> Sealed:
         """The network as it is now, sealed: kept while nothing changes, by content, and never handed out.
 
         What is sealed is a copy, and afterwards the network is compared with it: a change by another thread meanwhile
@@ -157,7 +157,7 @@ class CertifiedNet(Certifying):
     def _proved(self, convolutions: str | None = None) -> tuple[Sealed, Proof]:
         """The sealed network, and what is proved of it: once, unless the wish is another."""
         with self._lock:
-            sealed, wish = self._certified(), self._wish if convolutions is None else convolutions
+            sealed, wish = self._seal(), self._wish if convolutions is None else convolutions
             proof = sealed.proof(wish, self._witnesses)
             self._wish = wish
         return sealed, proof

@@ -148,7 +148,7 @@ def _slices(numbers: Floats) -> list[Floats]:
 
 
 def incidences(pixels: int, outputs: int, taps: int, stride: int, dilation: int, before: int) -> list[Incidence]:
-    """One axis of sliding windows: output o reads at tap t the pixel s·o + d·t − before, where there is one."""
+    """One axis of a sliding kernel: output o reads at tap t the pixel s·o + d·t − before, where there is one."""
     reads = ((o, t, stride * o + dilation * t - before) for o, t in product(range(outputs), range(taps)))
     return [(o, t, pixel) for o, t, pixel in reads if 0 <= pixel < pixels]
 

@@ -87,7 +87,7 @@ def banded(kernel: Floats, rows: list[Incidence], columns: list[Incidence]) -> B
     return min(ways, key=lambda way: way.work)
 
 
-def proved(matrix: Banded, bound: Fraction, deadline: Deadline, device: torch.device) -> bool:
+def is_proved(matrix: Banded, bound: Fraction, deadline: Deadline, device: torch.device) -> bool:
     """Whether a bound of the convolution's norm is proved.
 
     Raises:
@@ -131,7 +131,7 @@ class _Factors:
         self.matrix, self.products, self.deadline, self.device = matrix, products, deadline, device
         self.scale = (c.bit_length() + 1) // 2 * 2  # bits: all is divided by 2^scale ≥ c
         self.shifted = c - int(c * Fraction(room))
-        self.unit = c / 2**self.scale  # what left_over is told in
+        self.unit = c / 2**self.scale  # what left_over is measured in
         self.columns = _meetings(matrix.columns)
         for x in range(matrix.side // len(matrix.kernel)):
             self.columns.setdefault((x, x), ())  # what is never read is on the diagonal too

@@ -74,10 +74,10 @@ class CircularConv2d(Conv2d):
 
     def second_bound(self, shape: Shape) -> Iterator[Part] | None:
         """Each group alone, with what its outputs read; None if one reads a pixel by two taps."""
-        along = [self._reads(axis) for axis in self.axes(shape)]
-        if any(len({(o, pixel) for o, _, pixel in reads}) < len(reads) for reads in along):
+        rows, columns = (self._reads(axis) for axis in self.axes(shape))
+        if any(len({(o, pixel) for o, _, pixel in reads}) < len(reads) for reads in (rows, columns)):
             return None
-        return (Part(kernel, *along) for kernel in np.split(self.weight.detach().cpu().numpy(), self.groups))
+        return self._parts(rows, columns)
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
         """The same sums; repetitions are counted."""

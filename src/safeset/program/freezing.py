@@ -71,7 +71,7 @@ def probe(layer: nn.Module, operation: Operation, name: str, shape: Shape) -> tu
     if out.is_meta:
         raise expected("weights on a device", "a network on meta")
     if not bool(out.isfinite().all()):
-        raise expected(f"{what} to be finite", "NaN or infinite outputs at 0", "Does a window lie in the padding?")
+        raise expected(f"{what} to be finite", "NaN or infinite outputs at 0", "Does a patch lie in the padding?")
     if own is not None:
         before = torch.linspace(-1.0, 1.0, zeros.numel(), dtype=torch.float64, device=zeros.device).view_as(zeros)
         own(given := before.clone())

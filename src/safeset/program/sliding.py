@@ -19,7 +19,7 @@ from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.forward_error_exact import Carried, absolute_norm
 from safeset.lipschitz.witness import Witness
 from safeset.numerics.directed import Up
-from safeset.numerics.integers import Deadline
+from safeset.numerics.integers import Deadline, Incidence
 from safeset.numerics.multiples import Multiples
 from safeset.numerics.strict import convolved, strict_arithmetic
 from safeset.program.linear import bias_norm, dot, shifted
@@ -138,10 +138,13 @@ class Conv2d(Sliding):
             parts.append(total)
         return shifted(Multiples(np.concatenate(parts), x[0].unit * weight.unit), self.bias, 0)
 
-    def second_bound(self, shape: Shape) -> Iterator[Part]:
+    def second_bound(self, shape: Shape) -> Iterator[Part] | None:
         """Each group alone."""
+        return self._parts(*incidences_of(self, shape))
+
+    def _parts(self, rows: list[Incidence], columns: list[Incidence]) -> Iterator[Part]:
+        """The groups, with what their outputs read."""
         for kernel in np.split(self.weight.detach().cpu().numpy(), self.groups):
-            rows, columns = incidences_of(self, shape)
             yield Part(kernel, rows, columns)
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
@@ -156,7 +159,7 @@ class Conv2d(Sliding):
             outputs=pixels * len(self.weight),
         )
 
-    def portable(self, shape: Shape, name: Named) -> dict[str, Any]:
+    def portable(self, shape: Shape, name: Named) -> dict[str, Any] | None:
         """By its numbers."""
         own = {"kind": "conv", "weight": name("weight"), "bias": name("bias"), "groups": [self.groups]}
         return {**own, **self.geometry(shape)}
@@ -260,7 +263,7 @@ class MaxPooling(Pooling):
         """The kernels that a pixel is under, counted."""
         counts = (Counter(pixel for _, _, pixel in reads).values() for reads in incidences_of(self, shape))
         most = math.prod(map(max, counts))
-        return ClosedForm(Fraction(most), math.sqrt(most), f"a pixel is in up to {most} windows, counted")
+        return ClosedForm(Fraction(most), math.sqrt(most), f"a pixel is in up to {most} patches, counted")
 
     def second_rounding(self, shape: Shape, norm: Fraction, *before: Carried) -> Carried:
         """Nothing is added."""

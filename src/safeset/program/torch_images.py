@@ -24,23 +24,7 @@ class Conv2dRule(KnownRule):
     def freeze(self, layer: nn.Conv2d, shape: Shape) -> nn.Module:
         """A plain nn.Conv2d with the weights evaluated."""
         _check_image(shape)
-        if layer.padding_mode not in ("zeros", "circular"):
-            remedy = "Other paddings have other norms; pad with zeros, or by a layer such as nn.ReflectionPad2d."
-            what = "padding_mode='zeros' or 'circular'"
-            raise UnsupportedLayerError(f"Expected {what}, but got {layer.padding_mode!r}. {remedy}")
-        plain = nn.Conv2d(
-            layer.in_channels,
-            layer.out_channels,
-            layer.kernel_size,  # type: ignore[arg-type]
-            layer.stride,  # type: ignore[arg-type]
-            layer.padding,  # type: ignore[arg-type]
-            layer.dilation,  # type: ignore[arg-type]
-            layer.groups,
-            layer.bias is not None,
-            layer.padding_mode,
-            **meta(),
-        )
-        return filled(plain, layer)
+        return plain_convolution(nn.Conv2d, layer)
 
     def value(self, layer: nn.Conv2d, shape: Shape) -> Conv2d:
         """Its weights and sizes."""
@@ -85,6 +69,18 @@ class Conv2dRule(KnownRule):
         )
 
 
+def plain_convolution(kind: type[nn.Module], layer: Any) -> nn.Module:
+    """A convolution of torch's own type, with the weights of a layer, evaluated."""
+    if layer.padding_mode not in ("zeros", "circular"):
+        raise UnsupportedLayerError(
+            f"Expected padding_mode='zeros' or 'circular', but got {layer.padding_mode!r}. Other paddings have other "
+            "norms: pad by a layer, such as nn.ReflectionPad2d, before it."
+        )
+    sizes = (layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    plain = kind(*sizes, layer.groups, layer.bias is not None, layer.padding_mode, **meta())
+    return filled(plain, layer)
+
+
 class AvgPool2dRule(KnownRule):
     """nn.AvgPool2d where all kernels are divided by the same number."""
 
@@ -94,7 +90,7 @@ class AvgPool2dRule(KnownRule):
         padded = any(_pair(layer.padding)) and layer.divisor_override is None
         if layer.ceil_mode or (padded and not layer.count_include_pad):
             raise UnsupportedLayerError(
-                "Expected average pooling over whole windows (no ceil_mode, padding counted), "
+                "Expected average pooling over whole patches (no ceil_mode, padding counted), "
                 f"but got ceil_mode={layer.ceil_mode}, count_include_pad={layer.count_include_pad}."
             )
         if layer.divisor_override is not None and not index(layer.divisor_override) >= 1:

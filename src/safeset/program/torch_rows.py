@@ -6,11 +6,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from safeset.errors import UnsupportedLayerError
-from safeset.program.known_rule import KnownRule, filled, meta
+from safeset.program.known_rule import KnownRule
 from safeset.program.one_row import OneRow
 from safeset.program.operation import Shape
 from safeset.program.rules import Estimate
-from safeset.program.torch_images import AvgPool2dRule, Conv2dRule, check_no_indices, max_pool
+from safeset.program.torch_images import AvgPool2dRule, Conv2dRule, check_no_indices, max_pool, plain_convolution
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,7 @@ class Conv1dRule(KnownRule):
     def freeze(self, layer: nn.Conv1d, shape: Shape) -> nn.Module:
         """A plain nn.Conv1d with the weights evaluated."""
         _check_signal(shape)
-        if layer.padding_mode not in ("zeros", "circular"):
-            raise UnsupportedLayerError(
-                f"Expected padding_mode='zeros' or 'circular', but got {layer.padding_mode!r}. Other paddings have "
-                "other norms; pad by a layer such as nn.ReflectionPad1d."
-            )
-        plain = nn.Conv1d(
-            layer.in_channels,
-            layer.out_channels,
-            layer.kernel_size,  # type: ignore[arg-type]
-            layer.stride,  # type: ignore[arg-type]
-            layer.padding,  # type: ignore[arg-type]
-            layer.dilation,  # type: ignore[arg-type]
-            layer.groups,
-            layer.bias is not None,
-            layer.padding_mode,
-            **meta(),
-        )
-        return filled(plain, layer)
+        return plain_convolution(nn.Conv1d, layer)
 
     def value(self, layer: nn.Conv1d, shape: Shape) -> OneRow:
         """Its weights and sizes."""

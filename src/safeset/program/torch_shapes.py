@@ -16,7 +16,8 @@ def _unflattened(layer: nn.Unflatten, shape: Shape) -> Reshape:
     if not isinstance(layer.dim, int) or layer.dim % (len(shape) + 1) == 0:
         raise expected("nn.Unflatten of a numbered axis of points", f"dim={layer.dim!r}")
     sizes: Any = layer.unflattened_size
-    return Reshape(tuple(torch.empty(1, *shape, device="meta").unflatten(layer.dim, sizes).shape[1:]))
+    empty = torch.empty(1, *shape, device="meta")
+    return Reshape(tuple(torch.ops.aten.unflatten.int(empty, layer.dim, list(sizes)).shape[1:]))
 
 
 def _padded(axes: int, mode: str) -> PlainRule:

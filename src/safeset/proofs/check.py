@@ -1,6 +1,6 @@
 """Check a certificate of safeset without safeset: ``python check.py proof.json model.safetensors [image.png …]``.
 
-One file, Python's standard library, whole numbers and fractions: nothing is rounded but upwards, where a line says so.
+One file, Python's standard library, integers and fractions: nothing is rounded but upwards, where a line says so.
 Nothing that the proof says is believed. From the weights themselves this program evaluates the network at the input,
 proves that no layer stretches by more than its stated bound, and asks whether the claim follows:
 
@@ -35,7 +35,7 @@ from operator import mul
 from typing import Any
 
 FORMAT = "safeset proof 1"
-SECONDS = 300.0  # unless told otherwise
+SECONDS = 300.0  # unless the caller says otherwise
 MOST_BYTES, MOST_TEXT, MOST_NUMBERS = 2**31, 2**27, 2**24  # of weights, of a proof; of a tensor or a Gram matrix
 TYPES = {"F64": "d float64", "F32": "f float32", "F16": "e float16", "BF16": "h bfloat16", "BOOL": "? bool"}
 TYPES |= {"I64": "q int64", "I32": "i int32", "I16": "h int16", "I8": "b int8", "U8": "B uint8"}  # struct's and torch's
@@ -106,10 +106,10 @@ def get(table: Any, key: str, kind: type) -> Any:
 
 
 def whole(table: Any, key: str, count: int | None, least: int, most: int) -> list[int]:
-    """A list of so many whole numbers from the least to the most."""
+    """A list of so many integers from the least to the most."""
     found = get(table, key, list)
     if (count is not None and len(found) != count) or not all(type(n) is int and least <= n <= most for n in found):
-        raise UncheckedError(f"this is no {FORMAT}: {key!r} must be whole numbers in {least}..{most}")
+        raise UncheckedError(f"this is no {FORMAT}: {key!r} must be integers in {least}..{most}")
     return list(found)
 
 
@@ -231,7 +231,7 @@ def pixels_of(png: bytes, channels: int, height: int, width: int) -> list[int]:
 
 
 def products(left: list[list[int]], right: list[list[int]], clock: Clock) -> list[list[int]]:
-    """The product of two matrices of whole numbers: rows on the right are packed into one long number each."""
+    """The product of two matrices of integers: rows on the right are packed into one long number each."""
     bits = sum(max((abs(n) for row in each for n in row), default=0).bit_length() for each in (left, right))
     slot = (bits + len(right).bit_length()) // 8 + 1  # bytes: every sum, of either sign, fits
     half, columns = 1 << (8 * slot - 1), len(right[0])
@@ -248,44 +248,44 @@ def products(left: list[list[int]], right: list[list[int]], clock: Clock) -> lis
 
 
 def convolve(
-    kernel: list[list[int]], windows: list[list[int]], planes: list[list[int]], clock: Clock
+    kernel: list[list[int]], patches: list[list[int]], planes: list[list[int]], clock: Clock
 ) -> Iterator[list[int]]:
-    """Kernel rows (channels · taps) at all windows, which say what pixel each tap reads, −1 in the padding."""
+    """Kernel rows (channels · taps) at all patches, which say what pixel each tap reads, −1 in the padding."""
     padded = [[*plane, 0] for plane in planes]
-    patches = [[plane[p] for plane in padded for p in window] for window in windows]
+    values = [[plane[p] for plane in padded for p in patch] for patch in patches]
     for row in kernel:
         clock.tick()
-        yield [sum(map(mul, row, patch)) for patch in patches]
+        yield [sum(map(mul, row, each)) for each in values]
 
 
-def check_norm(kernel: list[list[int]], windows: list[list[int]], pixels: int, bound: Fraction, clock: Clock) -> None:
-    """Prove that a convolution A of whole numbers on images of so many pixels has ‖A‖ ≤ bound, or raise.
+def check_norm(kernel: list[list[int]], patches: list[list[int]], pixels: int, bound: Fraction, clock: Clock) -> None:
+    """Prove that a convolution A of integers on images of so many pixels has ‖A‖ ≤ bound, or raise.
 
     G = AᵀA, the products of the kernel's columns, where two taps read two pixels at once. M = (c − δ)·I − G is factored
-    by Cholesky in whole numbers, c ≤ bound²: L_jj = ⌊√S_jj⌋, L_ij = ⌊S_ij / L_jj⌋ of what is left, S. So M = LLᵀ + E,
+    by Cholesky in integers, c ≤ bound²: L_jj = ⌊√S_jj⌋, L_ij = ⌊S_ij / L_jj⌋ of what is left, S. So M = LLᵀ + E,
     0 ≤ E_jj ≤ 2·L_jj and 0 ≤ E_ij < L_jj ≤ √c, and ‖E‖ ≤ ‖E‖_∞ ≤ (n + 1)·√c ≤ δ: c·I − G = LLᵀ + E + δ·I has no
     eigenvalue below 0. Where S_jj ≤ 0, the factor gives a vector v that A must stretch, which is then seen to.
     """
-    if pixels == len(windows[0]) == 1 and len(kernel) < len(kernel[0]):  # a matrix, whose transpose is smaller
+    if pixels == len(patches[0]) == 1 and len(kernel) < len(kernel[0]):  # a matrix, whose transpose is smaller
         kernel = [list(column) for column in zip(*kernel, strict=True)]
-    taps = len(windows[0])
+    taps = len(patches[0])
     channels = len(kernel[0]) // taps
-    first = list(range(pixels))  # the first pixel that a window has together with each
-    for window in windows:
-        inside = [p for p in window if p >= 0]
+    first = list(range(pixels))  # the first pixel that a patch has together with each
+    for patch in patches:
+        inside = [p for p in patch if p >= 0]
         for p in inside:
             first[p] = min(first[p], *inside)
     if max((taps * channels) ** 2, sum(channels**2 * (p - first[p] + 1) for p in range(pixels))) > MOST_NUMBERS:
-        raise UncheckedError(f"too large for whole numbers: {pixels * channels:,} inputs")
+        raise UncheckedError(f"too large for integers: {pixels * channels:,} inputs")
     columns = [[row[c * taps + t] for row in kernel] for t in range(taps) for c in range(channels)]
     table = products(columns, [list(row) for row in zip(*columns, strict=True)], clock)
     shift = 2 * max(0, 80 - floor(bound).bit_length())  # δ is below 2⁻⁶⁰ of c
     starts = [first[p] * channels for p in range(pixels) for _ in range(channels)]
     rows = [[0] * (n + 1 - start) for n, start in enumerate(starts)]
-    for window in windows:
+    for patch in patches:
         clock.tick()
-        for s, p in enumerate(window):
-            for t, q in enumerate(window):
+        for s, p in enumerate(patch):
+            for t, q in enumerate(patch):
                 for c in range(channels) if 0 <= q <= p else ():
                     row, at = rows[p * channels + c], (q - first[p]) * channels
                     for d in range(channels if q < p else c + 1):
@@ -311,7 +311,7 @@ def check_norm(kernel: list[list[int]], windows: list[list[int]], pixels: int, b
                     for place, value in enumerate(rows[k][:-1], starts[k]):
                         clue[place] -= solved * value
                 planes = [vector[c::channels] for c in range(channels)]
-                stretched = sum(value**2 for plane in convolve(kernel, windows, planes, clock) for value in plane)
+                stretched = sum(value**2 for plane in convolve(kernel, patches, planes, clock) for value in plane)
                 if stretched > bound**2 * sum(value**2 for value in vector):
                     raise RefutedError("it stretches a vector by more than its bound")
                 raise UncheckedError("its bound is neither proved nor refuted")
@@ -390,15 +390,15 @@ class Network:
         if kind in ("linear", "conv", "affine", "avgpool"):
             return self.affine(kind, entry, shape, bound)
         if kind == "maxpool":
-            windows, out = windows_of(entry, whole(entry, "size", 2, 1, MOST_NUMBERS), shape)
-            if not all(any(p >= 0 for p in window) for window in windows):
-                raise UncheckedError("a window lies in the padding")
-            most = max(Counter(p for window in windows for p in window if p >= 0).values())
-            need(bound**2 >= most, f"its bound is too small: a pixel is in {most} windows")
+            patches, out = patches_of(entry, whole(entry, "size", 2, 1, MOST_NUMBERS), shape)
+            if not all(any(p >= 0 for p in patch) for patch in patches):
+                raise UncheckedError("a patch lies in the padding")
+            most = max(Counter(p for patch in patches for p in patch if p >= 0).values())
+            need(bound**2 >= most, f"its bound is too small: a pixel is in {most} patches")
 
             def largest(v: list[int], u: Fraction) -> Numbers:
                 planes = [v[n : n + height * width] for n in range(0, len(v), height * width)]
-                return [max(plane[p] for p in window if p >= 0) for plane in planes for window in windows], u
+                return [max(plane[p] for p in patch if p >= 0) for plane in planes for patch in patches], u
 
             return Layer(bound, largest), out
         slope = get(entry, "slope", Fraction) if kind == "leaky" else Fraction(0)
@@ -440,7 +440,7 @@ class Network:
         return Layer(bound, lambda v, u: (plain[kind](v), u)), shape
 
     def affine(self, kind: str, entry: Any, shape: Shape, bound: Fraction) -> tuple[Layer, Shape]:
-        """Dense layers (on one pixel), convolutions, scale and shift, means over windows: all are convolutions."""
+        """Dense layers (on one pixel), convolutions, scale and shift, means over patches: all are convolutions."""
         channels, height, width = shape
         if kind == "linear" and height * width > 1:
             raise UncheckedError("a dense layer on more than flat features")
@@ -459,7 +459,7 @@ class Network:
         if channels % groups or out % groups:
             raise RefutedError("its groups do not divide its channels")
         plain = {"stride": [1, 1], "dilation": [1, 1], "padding": [0, 0, 0, 0]}
-        windows, after = windows_of(plain if kind in ("linear", "affine") else entry, size, shape)
+        patches, after = patches_of(plain if kind in ("linear", "affine") else entry, size, shape)
         bias = self.weights.bias(entry.get("bias"), out)
         each = len(kernel) // out
         rows, ins, outs = [kernel[n : n + each] for n in range(0, len(kernel), each)], channels // groups, out // groups
@@ -467,7 +467,7 @@ class Network:
         if kind == "affine":  # a diagonal matrix
             need(bound >= max(map(abs, kernel)) * unit, "its bound is below the largest scale")
         for part in {"avgpool": parts[:1], "affine": []}.get(kind, parts):  # those of avgpool are all the same
-            check_norm(part, windows, height * width, bound / unit, self.clock)
+            check_norm(part, patches, height * width, bound / unit, self.clock)
         most_out = max(sum(map(abs, row)) for row in rows)
         most_in = max(
             sum(abs(n) for row in part for n in row[c * prod(size) : (c + 1) * prod(size)])
@@ -481,12 +481,12 @@ class Network:
             planes = [v[n : n + pixels] for n in range(0, len(v), pixels)]
             found = list[int]()
             for n, part in enumerate(parts):
-                for plane in convolve(part, windows, planes[n * ins : (n + 1) * ins], self.clock):
+                for plane in convolve(part, patches, planes[n * ins : (n + 1) * ins], self.clock):
                     found += plane
-            return added((found, u * unit), ([n for n in bias[0] for _ in windows], bias[1]))
+            return added((found, u * unit), ([n for n in bias[0] for _ in patches], bias[1]))
 
-        norm = root(sum(n * n for n in bias[0]) * len(windows) * bias[1] ** 2)
-        under = root(Fraction(out * len(windows))) * each * SUBNORMAL
+        norm = root(sum(n * n for n in bias[0]) * len(patches) * bias[1] ** 2)
+        under = root(Fraction(out * len(patches))) * each * SUBNORMAL
         return Layer(bound, run, each + 1, under, alpha, norm), (out, *after[1:])
 
     def logit_errors(self, norm: Fraction) -> list[Fraction]:
@@ -537,24 +537,24 @@ def added(first: Numbers, second: Numbers) -> Numbers:
     return [m * s + n * t for m, n in zip(a, b, strict=True)], unit
 
 
-def windows_of(entry: Any, size: Sequence[int], shape: Shape) -> tuple[list[list[int]], Shape]:
+def patches_of(entry: Any, size: Sequence[int], shape: Shape) -> tuple[list[list[int]], Shape]:
     """For each output the pixel that each tap reads, −1 in the padding; and the shape of the outputs."""
     stride, dilation = whole(entry, "stride", 2, 1, 2**20), whole(entry, "dilation", 2, 1, 2**20)
     padding, axes = whole(entry, "padding", 4, 0, 2**20), list[list[list[int]]]()
     for n, (length, taps) in enumerate(zip(shape[1:], size, strict=True)):
         outputs = (length + sum(padding[2 * n : 2 * n + 2]) - dilation[n] * (taps - 1) - 1) // stride[n] + 1
         if outputs < 1 or outputs * taps > 2**20:
-            raise UncheckedError(f"{outputs} windows of {taps} along an axis")
+            raise UncheckedError(f"{outputs} patches of {taps} along an axis")
         reads = [[stride[n] * o + dilation[n] * t - padding[2 * n] for t in range(taps)] for o in range(outputs)]
         axes.append([[p if 0 <= p < length else -1 for p in read] for read in reads])
     if len(axes[0]) * len(axes[1]) * prod(size) * shape[0] > MOST_NUMBERS:
-        raise UncheckedError("too many windows")
-    windows = [
+        raise UncheckedError("too many patches")
+    patches = [
         [y * shape[2] + x if min(x, y) >= 0 else -1 for y in rows for x in columns]
         for rows in axes[0]
         for columns in axes[1]
     ]
-    return windows, (shape[0], len(axes[0]), len(axes[1]))
+    return patches, (shape[0], len(axes[0]), len(axes[1]))
 
 
 QUIET = ("kind", "bound", "proved by", "body")  # what a layer's line leaves out: shown otherwise, or checked
@@ -597,7 +597,7 @@ class Point:
     """A certificate's input as the network sees it, and what follows for pairs of classes up to its radius."""
 
     def __init__(self, network: Network, certificate: Any) -> None:
-        get(certificate, "radius", float)  # a whole number would be rounded in its words
+        get(certificate, "radius", float)  # an integer would be rounded in its words
         self.network, self.radius = network, get(certificate, "radius", Fraction)
         values, unit = exactly(floats(certificate, "input", prod(network.shape)))
         norm = root(sum(n * n for n in values) * unit**2)

@@ -125,7 +125,7 @@ def prove(program: Program, convolutions: str = "auto", witnesses: Mapping[str, 
     check_subnormals(torch.device("cpu"))
     proving = _Proving(convolutions, witnesses or {})
     work = {node.name: node.operation.work(node.shape, proving.witnesses.get(node.name)) for node in program.layers}
-    with torch.no_grad(), _shown(work) as show:
+    with torch.no_grad(), _show_progress(work) as show:
         *body, head = program.nodes
         reaches, roundings = {INPUT: Up(1.0)}, {INPUT: Rounding.start()}
         for number, node in enumerate(body):
@@ -167,7 +167,7 @@ class _Proving:
 
 
 @contextmanager
-def _shown(work: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
+def _show_progress(work: Mapping[str, float]) -> Iterator[Callable[[str], None]]:
     """Of a proof that takes long, a bar on a terminal or in a notebook; call it with the layer that comes next."""
     total = sum(work.values())
     if total <= LONG:

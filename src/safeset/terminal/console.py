@@ -77,6 +77,11 @@ def print_line(text: str) -> None:
         out.on_broken_pipe()
 
 
+def print_sentence(text: str) -> None:
+    """Print words to standard error, on a terminal whole words in each line; commands are left whole, to be copied."""
+    err.print("\n".join(fold(text, err.width)) if err.is_terminal else text)
+
+
 def print_table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
     """Print a table; the first ``texts`` columns are texts, the others numbers. On a terminal it is made to fit."""
     width = out.width if sys.stdout and sys.stdout.isatty() else None
@@ -159,7 +164,7 @@ class TrainingWatch:
 
     def introduce(self, text: str) -> None:
         """Print what is about to be trained."""
-        err.print(text)
+        print_sentence(text)
 
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Show the bar."""
@@ -206,7 +211,7 @@ class TrainingWatch:
             now, left = time.perf_counter(), self.epochs - record["epoch"]
             if now - self.last >= 2 or left == 0 or record["epoch"] == 1:
                 remaining = f", {_span(record['seconds'] / record['epoch'] * left)} left" if left else ""
-                err.print(f"{self.line}{remaining}")
+                print_sentence(f"{self.line}{remaining}")
                 self.last = now
 
     def note(self, text: str) -> None:
@@ -219,7 +224,7 @@ class TrainingWatch:
             self.bar.close()
             self.bar = None
             if self.line:
-                err.print(self.line)
+                print_sentence(self.line)
 
     def _where(self) -> str:
         return f"epoch {min(self.epochs, self.done // self.steps + 1)}/{self.epochs}"

@@ -1,0 +1,56 @@
+"""What everything else asks of a guarantee: the largest k that can occur, the eligible k of a ranking, and its text."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from safeset.inputs import check_names
+
+
+class Guarantee(ABC):
+    """Which k are eligible at a point. A hashable value, for which ``parse(str(guarantee)) == guarantee``."""
+
+    @abstractmethod
+    def largest_k(self, classes: int) -> int:
+        """The largest k that can be eligible among ``classes`` classes; always below ``classes`` (k = C is vacuous).
+
+        Raises:
+            ArgumentError: if the guarantee does not make sense for so many classes.
+        """
+
+    @abstractmethod
+    def eligible(self, ranking: Tensor, classes: int) -> Tensor:
+        """Whether each k = 1, …, K is eligible, K = ``largest_k(classes)``; ties are ignored.
+
+        Args:
+            ranking: (batch, K) integers, the K best classes, best first.
+            classes: number of classes.
+
+        Returns:
+            (batch, K) booleans; column k − 1 is about k.
+        """
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    has_one_size = False  # whether every core has `largest_k` classes, so that its size says nothing
+
+    def baseline(self, counts: Sequence[int]) -> int:
+        """How many labels the best constant answer holds: the K most frequent classes at every point.
+
+        Args:
+            counts: the number of labels of each class.
+        """
+        return sum(sorted(counts, reverse=True)[: self.largest_k(len(counts))])
+
+    def prepare(self, classes: int, device: torch.device | str) -> None:
+        """Put what `eligible` looks up on a device. Needed only before a graph is compiled whole or captured."""
+        self.largest_k(classes)
+
+    def bind(self, class_names: Sequence[str]) -> Self:
+        """The same guarantee about the classes of a data set: names become indices, unknown names are an error."""
+        self.largest_k(len(check_names(class_names)))
+        return self
