@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from helpers.onnx_files import BATCHES, model, node, runtime, save
 
+from helpers.onnx_files import BATCHES, model, node, runtime, save
 from safeset.capture.from_onnx import OPERATORS, read_onnx
 
 IMAGE, FLAT = (4, 6, 6), (6,)
@@ -203,8 +203,12 @@ FLATS = {
     "Cast": one("Cast", to=11),
     "CastLike": one("CastLike", "c", constants={"c": np.array(1.0)}),
     "Constant": (
-        [node("Constant", outputs=("c",), value_floats=[1.0, 2.0]), node("Cast", "c", outputs=("d",), to=11)]
-        + [node("ReduceSum", "d", outputs=("e",)), node("Mul", "e", "x", outputs=("h",))],
+        [
+            node("Constant", outputs=("c",), value_floats=[1.0, 2.0]),
+            node("Cast", "c", outputs=("d",), to=11),
+            node("ReduceSum", "d", outputs=("e",)),
+            node("Mul", "e", "x", outputs=("h",)),
+        ],
         {},
         17,
     ),

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from safeset.capture.from_export import compare, export, program_of_export
+from safeset.capture.program_network import ProgramNetwork, check_program
 from safeset.errors import expected
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.freezing import check_weights
@@ -27,7 +28,8 @@ def capture(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]
         UnsupportedLayerError: for what has no Lipschitz constant, for hooks, or a ``forward`` that is not of its class.
         ArgumentError: if shapes do not fit, weights are not finite, or what leaves is no logits.
     """
-    frozen, program = _plain(network, input_shape) if is_plain(network) else _exported(network, input_shape)
+    way = _plain if is_plain(network) else _read if type(network) is ProgramNetwork else _exported
+    frozen, program = way(network, input_shape)
     if program.classes < 2:
         raise expected("a head with at least 2 classes", f"{program.classes}")
     return frozen, program
@@ -52,6 +54,18 @@ def _plain(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
             last = f"{type(network.get_submodule(head.name)).__name__} on inputs of shape {head.shape}"
         remedy = "Give plain logits, without softmax, from flat features (nn.Flatten)."
         raise expected("the network's last layer to be the linear head, nn.Linear on flat features", last, remedy)
+    return frozen, program
+
+
+def _read(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
+    """What was read from a file: it has its program already."""
+    with torch.inference_mode(False), strict_arithmetic(), torch.no_grad():
+        frozen = copy.deepcopy(network).double().eval()
+        assert isinstance(frozen, ProgramNetwork)
+        program = frozen.program
+        if program.input_shape != input_shape:
+            raise expected(f"inputs of shape {program.input_shape}, as the file has them", input_shape)
+        check_program(program)
     return frozen, program
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from safeset.capture import expressions as ex
 from safeset.capture.aten_refusals import SQUARES
 from safeset.capture.expressions import Absent, Squares, Value
 from safeset.capture.graph import POINTS, Graph, View
@@ -74,18 +75,15 @@ class Frame:
         found: list[Value] = []
         for value in values:
             ones = (1,) * (most - len(self.shape(value)))
-            if isinstance(value, View):
-                value = value.map(lambda places, ones=ones: places.reshape(POINTS, *ones, *places.shape[1:]))
-            found.append(value)
+            found.append(View(value.places.reshape(POINTS, *ones, *value.shape[1:])) if isinstance(value, View) else value)
         return found
 
     def _without_rows(self, value: Value, others: Sequence[Value]) -> Value:
         """A constant that is the same for each point of the batch, once."""
         rank = max((len(each.shape) for each in others if isinstance(each, View)), default=0)
-        if isinstance(value, Tensor) and value.ndim == rank > 0 and value.shape[0] > 1:
-            if bool((value == value[:1]).all()):
-                return value[:1]
-        return value
+        if isinstance(value, View) or value.ndim != rank or value.shape[0] < 2:
+            return value
+        return value[:1] if bool(value.eq(value[:1]).all()) else value
 
     def target(self, shape: Sequence[int]) -> list[int]:
         """A shape that the file wants, with the batch that views have."""
@@ -163,7 +161,7 @@ class Call:
             found = None if given is None else torch.tensor(given)
         if isinstance(found, View | Squares):
             raise UnsupportedLayerError(f"{name or f'its input {place}'} that depends on the input")
-        return found
+        return found if isinstance(found, Tensor) else None
 
     def integers(self, place: int, name: str) -> list[int] | None:
         """The same as a list of integers."""
@@ -195,6 +193,12 @@ class Call:
             if not fits:
                 raise UnsupportedLayerError(f"an attribute {name} that is no {kind.__name__}")
         return found
+
+    def added(self, x: Value, y: Value) -> Value:
+        """The sum of both, as ONNX broadcasts."""
+        self.frame.spend(torch.broadcast_shapes(self.frame.shape(x), self.frame.shape(y)))  # type: ignore[no-untyped-call]
+        first, second = self.frame.aligned(x, y)
+        return ex.added(self.graph, first, second, self.name)
 
     def check_asked(self) -> None:
         """Refuse attributes that nobody asked for: they may mean anything."""

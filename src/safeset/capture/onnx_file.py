@@ -1,12 +1,12 @@
 """An ONNX file as plain values: what it claims is checked before anything is allocated for it.
 
-A few bytes of a hostile file can stand for gigabytes: messages within messages, shapes without numbers, numbers in other
-files. So its fields are counted before it is parsed, and tensors are made only of numbers that the file really has.
+A few bytes of a hostile file can stand for gigabytes: shapes without numbers, numbers in other files. So tensors are
+made only of numbers that the file really has.
 """
 
 import math
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,43 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from safeset.capture.onnx_bytes import check_fields
 from safeset.errors import SafesetError, expected
 
 OPSETS = (9, 21)  # of ONNX's own operators, the oldest and the newest that are read
 MOST_BYTES = 2**30
-MOST_FIELDS = 2_000_000  # a network of a thousand layers has some ten thousands
-MOST_PACKED = 2**26  # bytes of integers in the short form, which take up to eight times as much when they are parsed
 LONGEST = 80  # characters of a name that are shown
-
-# Fields of ONNX's messages that are messages, by number; and the fields of tensors that hold numbers.
-_INSIDE: dict[str, dict[int, str]] = {
-    "model": {7: "graph", 8: "leaf", 14: "leaf", 20: "training", 25: "function", 26: "leaf"},
-    "training": {1: "graph", 2: "graph", 3: "leaf", 4: "leaf"},
-    "function": {7: "node", 9: "leaf", 11: "attribute", 12: "value", 14: "leaf"},
-    "graph": {1: "node", 5: "tensor", 11: "value", 12: "value", 13: "value", 14: "leaf", 15: "sparse", 16: "leaf"},
-    "node": {5: "attribute", 9: "leaf", 10: "leaf"},
-    "attribute": {
-        5: "tensor",
-        6: "graph",
-        10: "tensor",
-        11: "graph",
-        14: "type",
-        15: "type",
-        22: "sparse",
-        23: "sparse",
-    },
-    "sparse": {1: "tensor", 2: "tensor"},
-    "value": {2: "type", 4: "leaf"},
-    "type": {1: "dense type", 4: "list type", 5: "map type", 8: "dense type", 9: "list type"},
-    "dense type": {2: "shape"},
-    "list type": {1: "type"},
-    "map type": {2: "type"},
-    "shape": {1: "leaf"},
-    "tensor": {3: "leaf", 13: "leaf", 16: "leaf"},
-    "leaf": {},
-}
-_PACKED = {("tensor", 1), ("tensor", 5), ("tensor", 7), ("tensor", 11), ("attribute", 8)}
-_DEEPEST = 50
 
 # Types of ONNX's tensors that are read: how they are stored, and where if not as raw bytes.
 _TYPES: Mapping[int, tuple[str, str]] = {
@@ -114,7 +83,6 @@ def read_file(path: Path) -> File:
     content = _content(path)
     try:
         import onnx
-        from google.protobuf.message import DecodeError
     except ImportError:
         raise expected(
             "the package onnx, to read ONNX files", "none", "Install it: pip install 'safeset[onnx]'"
@@ -123,8 +91,8 @@ def read_file(path: Path) -> File:
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
-    except (DecodeError, ValueError, RecursionError) as error:
-        raise expected(f"an ONNX file at {path}", f"other bytes ({str(error).splitlines()[0]})") from None
+    except Exception:  # protobuf's own errors, whichever way it is built
+        raise expected(f"an ONNX file at {path}", "other bytes, or a damaged file") from None
     return _Reading(str(path)).file(model)
 
 
@@ -144,62 +112,6 @@ def _content(path: Path) -> bytes:
         raise
     except ValueError:  # a null character in the name
         raise expected("a file's name", repr(str(path))) from None
-
-
-# -- before it is parsed ----------------------------------------------------------------------------------------------
-
-
-def check_fields(content: bytes, what: str) -> None:
-    """Refuse bytes that are no messages of ONNX, or so many that parsing them would take all memory.
-
-    >>> check_fields(bytes([8, 9]), "a file with one number")
-    """
-    left, packed = MOST_FIELDS, MOST_PACKED
-    open_: list[tuple[str, int, int, int]] = [("model", 0, len(content), 0)]
-    while open_:
-        message, place, end, depth = open_.pop()
-        while place < end:
-            key, place = _varint(content, place, end, what)
-            field, wire, left = key >> 3, key & 7, left - 1
-            if left < 0 or packed < 0:
-                raise expected(f"{what} to have at most {MOST_FIELDS:,} fields", "more")
-            if wire == 0:
-                _, place = _varint(content, place, end, what)
-            elif wire in (1, 5):
-                place += 8 if wire == 1 else 4
-            elif wire == 2:
-                size, place = _varint(content, place, end, what)
-                inner = _INSIDE[message].get(field)
-                if (message, field) in _PACKED:
-                    packed -= size
-                elif inner is not None:
-                    if depth >= _DEEPEST:
-                        raise expected(f"{what} to have at most {_DEEPEST} messages in one another", "more")
-                    if place + size <= end:
-                        open_.append((inner, place, place + size, depth + 1))
-                place += size
-            else:
-                raise _no_messages(what)
-        if place != end:
-            raise _no_messages(what)
-
-
-def _varint(content: bytes, place: int, end: int, what: str) -> tuple[int, int]:
-    """A number in seven bits a byte, and where it ends."""
-    found = 0
-    for count in range(10):
-        if place >= end:
-            break
-        byte = content[place]
-        found |= (byte & 127) << 7 * count
-        place += 1
-        if byte < 128:
-            return found, place
-    raise _no_messages(what)
-
-
-def _no_messages(what: str) -> Exception:
-    return expected(f"an ONNX file at {what}", "other bytes, or a damaged file")
 
 
 # -- what it says -----------------------------------------------------------------------------------------------------
@@ -325,14 +237,14 @@ class _Reading:
             raise self._wrong("each name once", f"{shown(name)!r} twice")
         return name
 
-    def _wrong(self, wanted: str, got: str, remedy: str = "") -> Exception:
+    def _wrong(self, wanted: str, got: str, remedy: str = "") -> SafesetError:
         return expected(f"{wanted} in {self.path}", got, remedy)
 
 
-def shown(name: str | Sequence[str]) -> str:
-    """A name of a file as it can be printed.
+def shown(name: str) -> str:
+    r"""A name of a file as it can be printed.
 
-    >>> shown("a\\nb" + "c" * 100)[:5]
+    >>> shown("a\nb" + "c" * 100)[:5]
     'a?bcc'
     """
     return "".join(each if each.isprintable() else "?" for each in str(name)[:LONGEST])

@@ -259,7 +259,8 @@ def _batch_norm(call: Call) -> Any:
         raise UnsupportedLayerError("batch norm with numbers for other channels")
     x = _image(call)
     epsilon = call.attribute("epsilon", 1e-5)
-    found = images.normalised(call.graph, x, *numbers, epsilon, call.name)
+    weight, bias, mean, variance = numbers
+    found = images.normalised(call.graph, x, weight, bias, mean, variance, epsilon, call.name)
     return [call.frame.of_image(found), *[PLACES] * 4][: call.outputs]
 
 

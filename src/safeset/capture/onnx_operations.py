@@ -103,7 +103,8 @@ def _extreme(call: Call, smaller: bool) -> Value:
     views = [value for value in call.frame.aligned(*values) if isinstance(value, View)]
     constants = [value for value in call.frame.aligned(*values) if isinstance(value, Tensor)]
     found = views[0]
-    for value in (*views[1:], *constants):
+    others: list[Value] = [*views[1:], *constants]
+    for value in others:
         found = ex.larger(call.graph, found, value, call.name, smaller=smaller)
     return found
 
@@ -166,8 +167,7 @@ def _gemm(call: Call) -> Value:
     if beta != 1:
         factor = torch.tensor(beta, dtype=torch.float64)
         term = term.double() * beta if isinstance(term, Tensor) else ex.multiplied(call.graph, term, factor, call.name)
-    _spend_together(call, found, term)
-    return ex.added(call.graph, *call.frame.aligned(found, term), call.name)
+    return call.added(found, term)
 
 
 def _turned(value: Value, turn: int) -> Value:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from safeset.capture import expressions as ex
 from safeset.capture.expressions import Absent, Value
 from safeset.capture.graph import POINTS, View
 from safeset.capture.onnx_call import Call
@@ -172,7 +171,7 @@ def _padded_by(call: Call, ends: Sequence[tuple[int, int, int]], value: float) -
     if not value or not isinstance(x, View):
         return moved if not isinstance(x, Tensor) else functional.pad(x, pads, value=value)
     around = functional.pad(torch.zeros(call.frame.shape(x), dtype=torch.float64), pads, value=value)
-    return ex.added(call.graph, *call.frame.aligned(moved, around), call.name)
+    return call.added(moved, around)
 
 
 def _around(size: int, before: int, after: int, mode: str) -> list[int]:
@@ -243,7 +242,7 @@ def _concat(call: Call) -> Value:
     if all(isinstance(part, View) for part in parts):
         return found
     fixed = [zero if isinstance(part, View) else part.double() for part, zero in zip(parts, zeros, strict=True)]
-    return ex.added(call.graph, *frame.aligned(found, torch.cat(fixed, axis)), call.name)
+    return call.added(found, torch.cat(fixed, axis))
 
 
 def _in_batch(call: Call, part: Tensor) -> Tensor:
