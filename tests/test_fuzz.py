@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from helpers.own_files import CSV, NNET
+from helpers.properties import FIRST, SECOND
 from safeset import Affinity, Recipe, SafesetError, create_model
 from safeset.certificates.certificate import Certificate
 from safeset.data.acasxu import read_nnet
@@ -31,6 +32,7 @@ from safeset.recipes.library import assemble_recipe, find_recipe, list_recipes
 from safeset.recipes.toml import literal
 from safeset.runs.load import load
 from safeset.system.files import read_tensors
+from safeset.verification.vnnlib import read_vnnlib
 
 SECONDS = 20  # for one example; a parser that needs more hangs
 
@@ -220,6 +222,15 @@ def points(path, ranges=None):
     told(lambda: list(read_points(["-"], input_shape=(2,), units="cm", ranges=ranges, stdin=standard)))
 
 
+def vnnlib(write, content):
+    query = told(read_vnnlib, write("x.vnnlib", content))
+    if query is not None:
+        for each in (*query.common, *(one for case in query.cases for one in case)):
+            assert each.x or each.y
+            assert max((place for place, _ in each.x), default=0) < query.inputs.size
+            assert max((place for place, _ in each.y), default=0) < query.outputs.size
+
+
 MODEL = save(create_model("mlp-2x32", input_shape=(2,), classes=3).state_dict())
 PARSERS = {
     "nnet": (nnet, NNET.encode()),
@@ -231,6 +242,8 @@ PARSERS = {
     "run": (run, RECIPE),
     "archive": (archive, ARRAYS),
     "rows": (rows, CSV.encode()),
+    "vnnlib": (vnnlib, FIRST.format("(- (* 2 X_0) 1e-3)").encode()),
+    "vnnlib 2": (vnnlib, SECOND.format("real", "float32").encode()),
 }
 
 
@@ -245,8 +258,11 @@ def test_good_files_are_read(name, write):
         "tensors": read_tensors,
         "archive": read_npz,
         "rows": read_table,
+        "vnnlib": read_vnnlib,
+        "vnnlib 2": read_vnnlib,
     }
     suffix = {"nnet": "nnet", "recipe": "toml", "tensors": "safetensors", "archive": "npz", "rows": "csv"}
+    suffix |= dict.fromkeys(("vnnlib", "vnnlib 2"), "vnnlib")
     if name in readers:
         assert readers[name](write(f"good.{suffix[name]}", good)) is not None
     if name == "run":

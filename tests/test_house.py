@@ -22,7 +22,7 @@ proofs
 nets
 models losses margins
 data
-drawing
+drawing verification
 recipes
 evaluation
 runs

@@ -81,6 +81,22 @@ MUTANTS = {
             "return before[1]",
         ),
     ],
+    "a pair rebalanced by two factors": [
+        "program/test_rebalancing",
+        ("program/factors.py", "self._tie(*np.split(before[0], 2))", "pass"),
+    ],
+    "a shift that stays as it was where its scale goes on": [
+        "program/test_folding",
+        ("program/folding.py", "diagonal.shift / diagonal.scale", "diagonal.shift"),
+    ],
+    "a shortcut folded beside the middle tap": [
+        "program/test_folding",
+        ("program/folding.py", "height // 2, width // 2] += identity", "0, 0] += identity"),
+    ],
+    "biases counted as columns": [
+        "program/test_merging",
+        ("program/merging.py", "some, biases=False", "some, biases=True"),
+    ],
     "the estimate used in certify": [
         "lipschitz/test_layers",
         (

@@ -428,7 +428,7 @@ def test_what_cannot_be_proved_is_refused(name):
     make, shape, message = REFUSED[name]
     network = nn.Sequential(make(), nn.Flatten(), nn.LazyLinear(2))
     with pytest.raises(UnsupportedLayerError, match=f"(?s){message}"):
-        capture(network, shape)
+        program_of(network, shape)
 
 
 def test_a_global_hook_is_refused():

@@ -8,11 +8,13 @@ from torch import nn
 
 from helpers.nets import image_network, inputs
 from helpers.programs import jacobian_norm, numbers, program_from
+from safeset.capture.capture import capture
 from safeset.layers import Residual
+from safeset.program.circular import CircularConv2d
 from safeset.program.entries import Scale, Shift
 from safeset.program.folding import fold
-from safeset.program.from_modules import capture
 from safeset.program.linear import ChannelAffine, Linear
+from safeset.program.one_row import OneRow
 from safeset.program.pointwise import ReLU
 from safeset.program.program import INPUT
 from safeset.program.sliding import AveragePooling, Conv2d
@@ -68,6 +70,8 @@ BACKWARDS = {
     "shift": ((4, 5, 5), conv(6, 4), Shift(numbers(6, 1, 1))),
     "last axis": ((3, 4), Linear(numbers(6, 4), numbers(6)), Scale(numbers(1, 6))),
     "affine": ((6, 2, 2), affine(6, seed=1), affine(6)),
+    "signals": ((4, 5), OneRow(Conv2d((1, 1), (0, 1), (1, 1), numbers(6, 4, 1, 3), numbers(6), 1)), affine(6)),
+    "circular": ((4, 5, 5), CircularConv2d((1, 1), (1, 1), (1, 1), numbers(6, 4, 3, 3), numbers(6), 1), affine(6)),
     "three": ((4, 5, 5), conv(6, 4), affine(6), Scale(numbers(6, 1, 1)), Shift(numbers(6, 1, 1))),
 }
 
@@ -137,6 +141,7 @@ SHORTCUTS = {
     "depthwise": ((4, 5, 5), conv(4, 4, groups=4), (Sum(), (INPUT, 0))),
     "dilated": ((4, 9, 9), conv(4, 4, 5, padding=4, dilation=2), (Sum(), (INPUT, 0))),
     "one tap": ((4, 5, 5), conv(4, 4, 1, padding=0, bias=False), (Sum(), (INPUT, 0))),
+    "circular": ((4, 5, 5), CircularConv2d((1, 1), (1, 1), (1, 1), numbers(4, 4, 3, 3), None, 1), (Sum(), (INPUT, 0))),
     "dense": ((4,), Linear(numbers(4, 4), numbers(4)), (Sum(), (INPUT, 0))),
     "batch norm": ((4, 5, 5), conv(4, 4), affine(4), (Sum(), (INPUT, 1)), affine(4, seed=9)),
 }

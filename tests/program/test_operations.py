@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from safeset.audit.second_proof import carried, product_of
+from safeset.audit.second_proof import carry_rounding, product_of
 from safeset.errors import ArgumentError
 from safeset.lipschitz.forward_error import Affine, Rounding
 from safeset.lipschitz.forward_error_exact import Carried, Line
@@ -192,7 +192,7 @@ def test_the_rounding_of_joins_is_accounted_for_twice(name):
     operation, count, _ = JOINS[name]
     program = branches(operation, 5, count)
     proof, features = prove(program), Program((4,), program.nodes[:-1])
-    again = carried(program, proof.bounds.layers)
+    again = carry_rounding(program, proof.bounds.layers)
     known = {INPUT: Rounding.start()}
     bounds = iter(proof.bounds.layers)
     for number, node in enumerate(features.nodes):

@@ -12,10 +12,11 @@ from torch import nn
 
 from helpers.nets import image_network, inputs
 from safeset.audit.second_proof import carry_rounding, product_of
+from safeset.capture.capture import capture
 from safeset.layers import MinMax, Residual
 from safeset.numerics.integers import NEVER
 from safeset.program.exact import evaluate
-from safeset.program.from_modules import capture, program_of
+from safeset.program.from_modules import program_of
 from safeset.program.linear import ChannelAffine, Linear
 from safeset.program.operation import Operation
 from safeset.program.pointwise import LeakyReLU, ReLU

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -11,12 +12,16 @@ from torch import nn
 
 from helpers.nets import image_network, inputs
 from helpers.programs import every_pattern, numbers, program_from, steepest_pair
+from safeset.audit.second_proof import carry_rounding, product_of
+from safeset.capture.capture import capture
+from safeset.program.circular import CircularConv2d
 from safeset.program.entries import Clamp, Scale, Shift
 from safeset.program.factors import ONE, Factors
 from safeset.program.folding import fold
-from safeset.program.from_modules import capture
 from safeset.program.joining import Join
+from safeset.program.l2_pool import RootOfSquares
 from safeset.program.linear import ChannelAffine, Linear
+from safeset.program.piecewise import PReLU
 from safeset.program.pointwise import Absolute, LeakyReLU, MinMax, ReLU
 from safeset.program.program import INPUT
 from safeset.program.rebalancing import rebalance, rescaled
@@ -61,7 +66,16 @@ PROGRAMS = {
     "all sorted": ((4,), dense(6, 4), GroupSort(6, descending=True), dense(3, 6)),
     "greatest": ((4,), dense(6, 4), Reshape((3, 2)), Greatest(), dense(3, 3)),
     "least": ((4,), dense(6, 4), Reshape((3, 2)), Least(), dense(3, 3)),
+    "roots": ((4,), dense(6, 4), Reshape((3, 2)), RootOfSquares(), dense(3, 3)),
+    "roots of patches": ((2, 4, 4), conv(3, 2), RootOfSquares((2, 2)), conv(2, 3), *flat(8)),
+    "circular": (
+        (2, 4, 4),
+        CircularConv2d((1, 1), (1, 1), (1, 1), numbers(3, 2, 3, 3), numbers(3), 1),
+        ReLU(),
+        *flat(48),
+    ),
     "clamped": ((4,), dense(6, 4), Clamp(-1.0, 1.0), dense(5, 6), ReLU(), dense(3, 5)),
+    "half-clamped": ((4,), dense(6, 4), Clamp(0.0, None), dense(5, 6), PReLU(numbers(5)), dense(3, 5)),
     "rows": ((2, 4), dense(5, 4), ReLU(), dense(3, 5), *flat(6)),
 }
 
@@ -93,7 +107,10 @@ def test_channels_that_are_compared_or_added_share_a_factor():
     assert tied("residual").count == 1 + 5
     assert tied("images").count == 1 + 4 + 6
     assert tied("reshaped").count == 1 + 2 + 2
+    assert tied("roots").count == 1 + 3
+    assert tied("roots of patches").count == 1 + 3 + 2
     assert tied("clamped").count == 1 + 5
+    assert tied("half-clamped").count == 1 + 6 + 5
     assert tied("rows").count == 1
     for name in PROGRAMS:
         found = tied(name)
@@ -168,6 +185,8 @@ def test_a_whole_network_and_it_is_always_the_same():
     assert bound.pairs.square().mean() < 0.95 * before.pairs.square().mean()
     assert bound.pairs.max() >= max(steepest_pair(program, point) for point in x)
     assert [line.name for line in bound.layers] == [line.name for line in before.layers]
+    assert product_of(loose, bound.layers) <= Fraction(float(bound.head.scale))  # the auditor follows
+    assert carry_rounding(loose, bound.layers).size.slope > 0
 
 
 def test_a_network_that_learnt_gains():

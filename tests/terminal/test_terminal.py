@@ -63,6 +63,11 @@ CASES = {
     "check": [
         (["check", "proof.json", "runs/photos/model.safetensors", "b.png"], "The network", "b.png: at every", "Valid"),
     ],
+    "verify": [
+        (["verify", "net.nnet", "property.vnnlib"], "━", "sat", "(X_0", "Confirmed exactly."),
+        (["verify", "property2.vnnlib", "--network", "f=net.nnet"], "━", "sat", "X real [1,2]"),
+    ],
+    "supports": [(["supports"], "vnnlib-versions: 1.0 2.0"), (["supports", "--onnx-element-types"], "real")],
     "reproduce": [
         (
             ["reproduce", "blobs2d/standard", "blobs2d/rt2", "--seeds", "1", "--set", "epochs=1", "--out", "mine"],

@@ -8,11 +8,10 @@ without error (`splitting.py`), other layers by closed forms, the product of all
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,11 +20,9 @@ from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import Deadline, OutOfTimeError, convolution_gram, sides
 from safeset.numerics.multiples import Multiples, squared_norm
 from safeset.numerics.splitting import banded, is_proved
-from safeset.program.linear import Linear
-from safeset.program.one_row import OneRow
-from safeset.program.operation import ClosedForm, Operation, Part, Shape
+from safeset.program.operation import ClosedForm, Operation, Part
 from safeset.program.program import INPUT, Node, Program
-from safeset.program.sliding import Conv2d
+from safeset.program.stretch import power_method, without_bias
 from safeset.proofs.prove import Bounds, LayerBound
 
 Verdict = Literal["proved", "refuted", "not covered"]
@@ -106,7 +103,7 @@ def _layer(node: Node, bound: float, deadline: Deadline) -> Outcome:
         return "not covered", "no second proof of this type of layer", None
     if isinstance(known, ClosedForm):
         return "proved" if Fraction(bound) ** 2 >= known.square else "refuted", known.why, known.constant
-    lower, vector = power_method(node.operation, node.shape, deadline)
+    lower, vector = power_method(node.operation, node.shape, deadline, POWER_STEPS)
     try:
         if lower > bound and _stretches(node.operation, vector, Fraction(bound), deadline):
             return "refuted", "a vector that it stretches by more, in fractions", lower
@@ -154,48 +151,11 @@ def _device(operation: Operation) -> torch.device:
     return next((each.device for each in operation.constants().values()), torch.device("cpu"))
 
 
-def power_method(operation: Operation, shape: Shape, deadline: Deadline) -> tuple[float, Tensor]:
-    """What the norm of a linear map is at least, ‖Av‖ / ‖v‖ in float64, and the vector v of the shape that enters.
-
-    v ← AᵀAv, from a random start, at most 300 times. Weights are scaled by a power of two, so that nothing overflows.
-    """
-    scaled, exponent = _without_bias(operation), 0
-    if isinstance(scaled, Linear | Conv2d):
-        weight = scaled.weight.numpy()
-        exponent = math.frexp(float(np.abs(weight).max(initial=0.0)))[1]
-        scaled = replace(scaled, weight=torch.from_numpy(np.ldexp(weight, -exponent)))
-    best, vector = 0.0, torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    following = vector
-    with torch.enable_grad():
-        for _ in range(POWER_STEPS):
-            deadline.check()
-            x = (following / following.norm()).requires_grad_()
-            y = scaled.run(x[None])
-            stretched = float(y.detach().norm() / x.detach().norm())
-            if not stretched > best * (1 + 1e-9):
-                break
-            best, vector = stretched, x.detach()
-            (following,) = torch.autograd.grad(y, x, y.detach())
-    try:
-        return math.ldexp(best, exponent), vector
-    except OverflowError:
-        return math.inf, vector
-
-
 def _stretches(operation: Operation, vector: Tensor, bound: Fraction, deadline: Deadline) -> bool:
     """Whether ‖Av‖ > bound·‖v‖, in fractions."""
     start = Multiples.of(vector)
-    image = _without_bias(operation).exact(deadline, start)
+    image = without_bias(operation).exact(deadline, start)
     return squared_norm(image.fractions()) > bound**2 * squared_norm(start.fractions())
-
-
-def _without_bias(operation: Any) -> Any:
-    """The same on the CPU, mapping 0 to 0."""
-    if isinstance(operation, OneRow):
-        return replace(operation, inside=_without_bias(operation.inside))
-    if isinstance(operation, Linear | Conv2d):
-        return replace(operation, weight=operation.weight.cpu(), bias=None)
-    return operation
 
 
 def _float(number: Fraction) -> float:

@@ -17,6 +17,7 @@ from safeset.cli.listings import models, version
 from safeset.cli.paper import figures, reproduce
 from safeset.cli.suggest import suggest
 from safeset.cli.train import train
+from safeset.cli.verify import supports, verify
 from safeset.errors import SafesetError, TrainingWarning
 from safeset.system import torchrun
 from safeset.terminal import console
@@ -49,8 +50,9 @@ def _before(
     pass
 
 
-for _command in (train, evaluate, certify, suggest, audit, check, reproduce, figures, models, version):
+for _command in (train, evaluate, certify, suggest, audit, check, verify, reproduce, figures, models, version):
     app.command()(_command)
+app.command(context_settings={"ignore_unknown_options": True})(supports)  # VNN-LIB writes its arguments as options
 
 
 def _worker() -> str:

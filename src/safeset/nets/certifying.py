@@ -14,6 +14,7 @@ from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import Numbers, as_tensor, check_subnormals, warn_of_units
 from safeset.lipschitz.witness import Witness
 from safeset.nets.diagnosis import Diagnosis
+from safeset.nets.explanation import Explanation, explanation
 from safeset.nets.points import Measured
 from safeset.nets.sealed import Sealed
 from safeset.numerics.directed import row_norms
@@ -185,6 +186,44 @@ class Certifying(nn.Module):
         Arguments as for `certify`. Print what comes back: it explains itself.
         """
         return self.measure(x).diagnose(epsilon=epsilon, eps=eps, guarantee=guarantee, method=method)
+
+    def explain(
+        self,
+        x: Numbers | None = None,
+        y: Numbers | None = None,
+        *,
+        epsilon: float | None = None,
+        eps: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+    ) -> Explanation:
+        """Where the Lipschitz bound comes from, layer by layer, and what a better proof could gain at most.
+
+        Each layer's bound stands beside what its constant is at least, and the bound of the whole beside the steepest
+        difference of logits that a search finds. What is found by search proves nothing; it limits what can be proved.
+
+        Args:
+            x: (batch, *input_shape) inputs, where the search starts, and of which is said what the bounds cost.
+            y: (batch,) their labels: then that is in VRA.
+            epsilon: as for `certify`, and so are the others.
+            eps: the same as ``epsilon``.
+            guarantee: likewise.
+            method: likewise.
+
+        >>> _ = torch.manual_seed(0)
+        >>> network = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> from safeset import CertifiedNet
+        >>> found = CertifiedNet(network, input_shape=(2,), guarantee="standard", epsilon=0.1).explain()
+        >>> [layer.type for layer in found.layers], found.lower <= found.by_layers <= found.lipschitz
+        (['Linear', 'ReLU', 'Linear'], True)
+        """
+        if x is None:
+            if y is not None:
+                raise expected("`x` where there is `y`", "labels alone")
+            with strict_arithmetic():
+                sealed, proof = self._proved()
+                return explanation(sealed.program, proof.bounds)
+        return self.measure(x).explain(y, epsilon=epsilon, eps=eps, guarantee=guarantee, method=method)
 
     def extra_repr(self) -> str:
         """Shape, guarantee and epsilon, for printing."""

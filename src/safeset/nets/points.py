@@ -11,9 +11,10 @@ from safeset.certificates.certify_logits import certificate, membership, members
 from safeset.certificates.radii import ClassError
 from safeset.errors import expected
 from safeset.guarantees.guarantee import Guarantee
-from safeset.inputs import one_epsilon
+from safeset.inputs import Numbers, as_tensor, one_epsilon
 from safeset.nets.diagnosis import Diagnosis, diagnosis, most_relaxed
-from safeset.numerics.strict import plain_arithmetic, uncompiled
+from safeset.nets.explanation import Explanation, Looked, explanation
+from safeset.numerics.strict import plain_arithmetic, strict_arithmetic, uncompiled
 from safeset.numerics.threads import few_logits, one_thread
 from safeset.proofs.portable import Seen
 from safeset.proofs.prove import Bounds
@@ -84,6 +85,25 @@ class Measured:
         best = self._logits.topk(2, dim=1).values
         gap = float((best[:, 0] - best[:, 1]).nanmedian())
         return diagnosis(found, gap, self._bounds, relaxed, self._trained_for)
+
+    @uncompiled
+    def explain(
+        self,
+        y: Numbers | None = None,
+        *,
+        epsilon: float | None = None,
+        eps: float | None = None,
+        guarantee: Guarantee | str | None = None,
+        method: str | None = None,
+    ) -> Explanation:
+        """Where the bound comes from, and what it costs at the points; arguments as for `CertifiedNet.explain`."""
+        found = self.certificate(epsilon=epsilon, eps=eps, guarantee=guarantee, method=method)
+        if not len(found):
+            raise expected("at least one point", "none")
+        labels = None if y is None else found._check_labels(as_tensor(y, "`y`"))
+        with strict_arithmetic():
+            looked = Looked(self._seen.x, self._logits, found, labels)
+            return explanation(self._seen.program, self._bounds, looked)
 
     @uncompiled
     def membership_radii(self, k: int) -> Tensor:

@@ -74,6 +74,19 @@ def row_norms(rows: Tensor) -> Tensor:
     return torch.where(largest > 0, up(norms), largest)
 
 
+def above(exact: Fraction) -> float:
+    """The least float64 that is at least a fraction; ∞ if all are below it. −above(−x) is the largest at most x.
+
+    >>> above(Fraction(1, 2)), above(Fraction(1, 10)) >= Fraction(1, 10)
+    (0.5, True)
+    """
+    try:
+        near = float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else math.nextafter(-math.inf, 0.0)
+    return _above(near, exact)
+
+
 def _finite(*numbers: float) -> bool:
     return all(map(math.isfinite, numbers))
 

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from safeset.program.entries import Scale, Shift
+from safeset.program.entries import Clamp, Scale, Shift
 from safeset.program.joining import Join
+from safeset.program.l2_pool import RootOfSquares
 from safeset.program.linear import ChannelAffine, Linear
 from safeset.program.operation import Operation, Shape
+from safeset.program.piecewise import PReLU
 from safeset.program.pointwise import Absolute, LeakyReLU, MinMax, ReLU
 from safeset.program.program import INPUT, Program
 from safeset.program.reorder import Reorder
@@ -28,8 +30,8 @@ Channels = NDArray[np.int64]  # for each entry along the first axis of a point t
 ONE = 0  # the number of the factor that is 1: of the input, of the logits, and of what is not homogeneous
 
 FREE = (Conv2d, ChannelAffine, Scale)  # what leaves them may have other factors than what enters
-THROUGH = (ReLU, LeakyReLU, Absolute, MaxPooling, AveragePooling, Shift)  # channel by channel
-GROUPS = (GroupSort, Greatest, Least)  # compare the entries of the last axis
+THROUGH = (ReLU, LeakyReLU, PReLU, Absolute, MaxPooling, AveragePooling, Shift)  # channel by channel
+GROUPS = (GroupSort, Greatest, Least, RootOfSquares)  # compare the entries of the last axis, or of a channel
 
 
 class Factors:
@@ -64,8 +66,8 @@ class Factors:
             return None
         if isinstance(operation, FREE) or (isinstance(operation, Linear) and len(shape) == 1):
             return self._fresh(shape[0])
-        if isinstance(operation, THROUGH):
-            return before[0]
+        if isinstance(operation, THROUGH) or (isinstance(operation, Clamp) and not (operation.low or operation.high)):
+            return before[0]  # a clamp whose ends are 0, or none, is ReLU or its mirror image
         if isinstance(operation, MinMax):
             self._tie(*np.split(before[0], 2))
             return before[0]

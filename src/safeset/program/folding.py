@@ -11,6 +11,7 @@ from torch import Tensor
 
 from safeset.program.entries import Scale, Shift
 from safeset.program.linear import ChannelAffine, Linear
+from safeset.program.one_row import OneRow
 from safeset.program.operation import Shape
 from safeset.program.program import Node, Program
 from safeset.program.rewriting import Rewriting
@@ -73,13 +74,14 @@ def _backwards(graph: Rewriting, number: int) -> bool:
     """Scale and shift into the layer before them."""
     node = graph.nodes[number]
     read = node.inputs[0]
-    before = graph.operation(read)
+    there = graph.operation(read)
+    before = there.inside if isinstance(there, OneRow) else there
     if not isinstance(before, Affine) or not graph.is_read_once(read):
         return False
     diagonal = _diagonal(node, -1 if isinstance(before, Linear) else 0)
     if diagonal is None or not _is_finite(after := _scaled(before, diagonal)):
         return False
-    graph.put(read, after)
+    graph.put(read, OneRow(after) if isinstance(there, OneRow) and isinstance(after, Conv2d) else after)
     graph.leave_out(number, read)
     return True
 

@@ -62,13 +62,18 @@ class Bounds:
 
 @dataclass(frozen=True, eq=False)
 class Proof:
-    """Bounds, and the rounding error a_j(‖x‖) = offset + slope·‖x‖ of each logit: e_ji = a_j + a_i for a pair."""
+    """Bounds, and the rounding error a_j(‖x‖) = offset + slope·‖x‖ of each logit: e_ji = a_j + a_i for a pair.
+
+    A logit alone, or a sum of logits in which not every one is compared with another, errs by more: `features` is the
+    rounding of what the head reads.
+    """
 
     bounds: Bounds
     offsets: Tensor
     slopes: Tensor
     peak: Affine
     witnesses: Mapping[str, Witness]  # with what the bounds were proved, by layer
+    features: Rounding
 
     def copied(self) -> "Proof":
         """The same with tensors of its own, for others."""
@@ -141,7 +146,7 @@ def prove(program: Program, convolutions: str = "auto", witnesses: Mapping[str, 
         (read,) = head.inputs
         constants = HeadConstants(program.head.weight.clone(), float(reaches[read])).remembered()
         offsets, slopes, peak = _logit_errors(program.head, roundings[read])
-    return Proof(Bounds(constants, tuple(proving.lines)), offsets, slopes, peak, proving.found)
+    return Proof(Bounds(constants, tuple(proving.lines)), offsets, slopes, peak, proving.found, roundings[read])
 
 
 @dataclass
