@@ -75,7 +75,9 @@ class Frame:
         found: list[Value] = []
         for value in values:
             ones = (1,) * (most - len(self.shape(value)))
-            found.append(View(value.places.reshape(POINTS, *ones, *value.shape[1:])) if isinstance(value, View) else value)
+            if isinstance(value, View):
+                value = View(value.places.reshape(POINTS, *ones, *value.shape[1:]))
+            found.append(value)
         return found
 
     def _without_rows(self, value: Value, others: Sequence[Value]) -> Value:
