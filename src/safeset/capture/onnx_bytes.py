@@ -6,7 +6,7 @@ first, without keeping anything.
 
 from safeset.errors import SafesetError, expected
 
-MOST_FIELDS = 2_000_000  # a network of a thousand layers has some ten thousands
+MOST_FIELDS = 500_000  # a network of a thousand layers has some ten thousands
 MOST_PACKED = 2**26  # bytes of integers in the short form, which take up to eight times as much when they are parsed
 _DEEPEST = 50  # messages in one another
 

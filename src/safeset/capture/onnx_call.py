@@ -14,7 +14,7 @@ from safeset.capture.expressions import Absent, Squares, Value
 from safeset.capture.graph import POINTS, Graph, View
 from safeset.errors import UnsupportedLayerError
 
-MOST_ENTRIES = 2**28  # of all values of one point together
+MOST_ENTRIES = 2**27  # of all values of one point together; a ResNet-152 of 224 pixels has half of that
 Move = Callable[..., Tensor]
 NOTHING = object()
 

@@ -105,7 +105,7 @@ def _content(path: Path) -> bytes:
         if not 0 < found.st_size <= MOST_BYTES:
             raise expected(f"{path} to have 1 to {MOST_BYTES:,} bytes", f"{found.st_size:,}")
         with path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(found.st_size)  # no more is allocated, whatever it has become
     except OSError as error:
         raise expected(f"a readable ONNX file at {path}", error.strerror or str(error)) from None
     except SafesetError:

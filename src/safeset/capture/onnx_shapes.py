@@ -235,6 +235,7 @@ def _concat(call: Call) -> Value:
     axis = _axis(call.attribute("axis"), len(frame.shape(parts[0])))
     if not any(isinstance(part, View) for part in parts):
         return torch.cat([part for part in parts if isinstance(part, Tensor)], axis)
+    frame.spend([sum(math.prod(frame.shape(part)) for part in parts)])
     parts = [part if isinstance(part, View) else _in_batch(call, part) for part in parts]
     zeros = [torch.zeros(frame.shape(part), dtype=torch.float64) for part in parts]
     views = [part if isinstance(part, View) else _view_of_zeros(call, part) for part in parts]
