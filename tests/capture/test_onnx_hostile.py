@@ -152,6 +152,8 @@ def numbers(**named):
     return {name: np.array(each) for name, each in named.items()}
 
 
+BROAD = [node("Add", "a", "b", outputs=("c",)), node("Add", "x", "c")]
+TAKEN = [node("Gather", "x", "s", axis=1, outputs=("g",)), node("Expand", "g", "t")]
 DOUBLED = [node("Expand", "x", "s", outputs=("e0",))]
 DOUBLED += [node("Concat", f"e{i}", f"e{i}", outputs=(f"e{i + 1}",), axis=1) for i in range(60)]
 DOUBLED += [node("Relu", "e60")]
@@ -165,8 +167,8 @@ DOUBLED += [node("Relu", "e60")]
         ([node("Pad", "x", "s")], {"s": np.array([0, 2**40, 0, 0])}),
         ([node("ConstantOfShape", "s", outputs=("c",)), node("Add", "x", "c")], {"s": np.array([2**20] * 3)}),
         ([node("Range", "a", "b", "c", outputs=("r",)), node("Add", "x", "r")], numbers(a=0, b=2**50, c=1)),
-        ([node("Add", "a", "b", outputs=("c",)), node("Add", "x", "c")], {"a": np.zeros((2**15, 1)), "b": np.zeros(2**15)}),
-        ([node("Gather", "x", "s", axis=1, outputs=("g",)), node("Expand", "g", "t")], numbers(s=[0] * 2**15, t=[1, 2**40])),
+        (BROAD, {"a": np.zeros((2**15, 1)), "b": np.zeros(2**15)}),
+        (TAKEN, numbers(s=[0] * 2**15, t=[1, 2**40])),
         (DOUBLED, numbers(s=[1, 6])),
     ],
 )  # fmt: skip

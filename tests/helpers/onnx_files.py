@@ -58,3 +58,17 @@ def runtime(path):
 
 def load(path):
     return onnx.load(str(path))
+
+
+def photo_network(classes=4):
+    """A small network of 8 × 8 photos."""
+    random = np.random.default_rng(5)
+    nodes = [
+        node("Conv", "x", "k", outputs=("c",), name="conv", pads=[1, 1, 1, 1]),
+        node("Relu", "c", outputs=("r",)),
+        node("MaxPool", "r", outputs=("p",), kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", "p", outputs=("f",)),
+        node("Gemm", "f", "w", "b", outputs=("y",), name="head"),
+    ]
+    constants = {"k": random.normal(size=(4, 3, 3, 3)) / 5, "w": random.normal(size=(64, classes)) / 4}
+    return model(nodes, (3, 8, 8), constants={**constants, "b": np.zeros(classes)}, double=False)
