@@ -93,7 +93,7 @@ def evaluate_file(
 ) -> tuple[dict[str, Any], str]:
     """Evaluate the network of an ONNX file on labelled points; arguments and what comes back as for `evaluate_run`."""
     _check_methods(methods)
-    net, points = open_with_data(path, (epsilons or [None])[0], guarantee, source, progress)
+    net, points = open_with_data(path, epsilons[0] if epsilons else None, guarantee, source, progress)
     net = net.to(as_device(device))
     options: dict[str, Any] = {"epsilons": epsilons, "methods": methods, "per_class": per_class, "progress": progress}
     result = _evaluated(net, points, **options) | about_file(path)
