@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from safeset.capture.from_export import Exported, compare, export, program_of_export
+from safeset.capture.program_network import ProgramNetwork, check_program
 from safeset.errors import expected
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.freezing import check_weights
@@ -48,7 +49,12 @@ def capture(network: nn.Module, input_shape: Shape, exported: Exported | None = 
         UnsupportedLayerError: for what has no Lipschitz constant, for hooks, or a ``forward`` that is not of its class.
         ArgumentError: if shapes do not fit, weights are not finite, or what leaves is no logits.
     """
-    found = _plain(network, input_shape) if is_plain(network) else _exported(network, input_shape, exported)
+    if is_plain(network):
+        found = _plain(network, input_shape)
+    elif type(network) is ProgramNetwork:
+        found = _read(network, input_shape)
+    else:
+        found = _exported(network, input_shape, exported)
     if found.program.classes < 2:
         raise expected("a head with at least 2 classes", f"{found.program.classes}")
     return found
@@ -73,6 +79,18 @@ def _plain(network: nn.Module, input_shape: Shape) -> Captured:
             last = f"{type(network.get_submodule(head.name)).__name__} on inputs of shape {head.shape}"
         remedy = "Give plain logits, without softmax, from flat features (nn.Flatten)."
         raise expected("the network's last layer to be the linear head, nn.Linear on flat features", last, remedy)
+    return Captured(frozen, program, None)
+
+
+def _read(network: nn.Module, input_shape: Shape) -> Captured:
+    """What was read from a file: it has its program already."""
+    with torch.inference_mode(False), strict_arithmetic(), torch.no_grad():
+        frozen = copy.deepcopy(network).double().eval()
+        assert isinstance(frozen, ProgramNetwork)
+        program = frozen.program
+        if program.input_shape != input_shape:
+            raise expected(f"inputs of shape {program.input_shape}, as the file has them", input_shape)
+        check_program(program)
     return Captured(frozen, program, None)
 
 

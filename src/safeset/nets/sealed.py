@@ -17,6 +17,7 @@ from safeset.lipschitz.witness import Witness
 from safeset.nets.estimate import Part, parts_of
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.content import Content
+from safeset.program.from_modules import is_plain
 from safeset.program.operation import Shape
 from safeset.program.own import OwnLayer
 from safeset.program.program import Program
@@ -62,8 +63,9 @@ class Sealed:
             _check_copy(copied, network)
             found = capture(copied, input_shape, exported)
             layers, program, exported = found
-            wanted = tighten if tighten is not None else exported is not None or has_batch_norm(program)
-            if wanted and exported is None:
+            plain = is_plain(copied)
+            wanted = tighten if tighten is not None else not plain or has_batch_norm(program)
+            if wanted and plain:
                 layers, program = tighten_layers(layers, program)
             elif wanted:
                 program = tightened(program)
