@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from helpers.random_forwards import CHANNELS, CLASSES, OPERATIONS, SIZE, RandomForward
 from safeset.capture.capture import capture
@@ -50,6 +51,22 @@ def check(network):
 def test_no_slope_of_a_random_forward_exceeds_what_is_proved(seeds):
     for seed in seeds:
         check(RandomForward(seed))
+
+
+@pytest.mark.parametrize("name", ["part_clipped", "view_read", "in_place_shared", "changed_value"])
+def test_layers_that_write_into_views_are_captured_as_they_are(name):
+    """Once a layer's rule was asked about all of an image of which the layer clips a part."""
+    network = RandomForward(0)
+    network.steps = [("convolved", (0, 0)), (name, (1, 0))]
+    check(network)
+
+
+def test_tied_weights_are_captured():
+    network = RandomForward(0)
+    network.convolutions[3] = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
+    network.convolutions[3].weight = network.convolutions[0].weight
+    network.steps = [("convolved", (0, 0)), ("dilated", (1, 0))]
+    check(network)
 
 
 @pytest.mark.slow

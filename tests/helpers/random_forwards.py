@@ -31,6 +31,7 @@ class RandomForward(nn.Module):
         self.norm = nn.BatchNorm2d(CHANNELS)
         self.norm.running_mean.normal_()
         self.norm.running_var.uniform_(0.5, 2.0)
+        self.clip = nn.Hardtanh(-0.3, 0.3, inplace=True)
         self.slopes = nn.PReLU(CHANNELS, init=draw.uniform(-1.5, 1.5))
         self.register_buffer("numbers", torch.randn(CHANNELS, 1, 1))
         self.register_buffer("matrix", torch.randn(SIZE, SIZE))
@@ -125,6 +126,22 @@ def _changed_value(net, x, y):
     return x + y
 
 
+def _part_clipped(net, x, y):
+    """A layer that writes into a part of what another layer wrote into."""
+    out = net.convolutions[0](x)
+    net.clip(out[:, :2])
+    net.clip(out.transpose(2, 3)[:, 1:, 2:])
+    return out
+
+
+def _view_read(net, x, y):
+    """A view that was taken before its memory was written, and is read by a layer after that."""
+    out = net.convolutions[0](x)
+    turned = out.transpose(2, 3)
+    out[:, 1].mul_(2.0)
+    return net.slopes(turned)
+
+
 def _differences(net, x, y):
     return F.pad(x[..., 1:] - y[..., :-1], (0, 1))
 
@@ -216,6 +233,8 @@ OPERATIONS = {
     "part_written": _part_written,
     "part_added": _part_added,
     "view_written": _view_written,
+    "part_clipped": _part_clipped,
+    "view_read": _view_read,
     "filled": _filled,
     "in_place": _in_place,
     "in_place_shared": _in_place_shared,

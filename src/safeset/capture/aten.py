@@ -135,7 +135,8 @@ def _views(value: Any) -> Any:
 def _cast(a: Arguments) -> View:
     if not isinstance(a.input, View):
         raise UnsupportedLayerError("a cast to the type of a value")
-    wanted = getattr(a, "dtype", None)
+    other = getattr(a, "other", None)
+    wanted = other.dtype if isinstance(other, Tensor) else getattr(a, "dtype", None)
     if wanted not in (None, torch.float64):
         raise UnsupportedLayerError(
             f"a cast to {wanted}: networks are certified in float64, so leave the type of values alone"
