@@ -44,10 +44,8 @@ def write_onnx(network: NnetNetwork, path: Path) -> None:
         if place < last:
             nodes.append(helper.make_node("Relu", [value], [f"r{place}"], name=f"relu{place}"))
             value = f"r{place}"
-    ends = [
-        helper.make_tensor_value_info(*each) for each in (("x", 11, ["n", 5]), (value, TensorProto.DOUBLE, ["n", 5]))
-    ]
-    graph = helper.make_graph(nodes, "acasxu", ends[:1], ends[1:], numbers)
+    first, answer = (helper.make_tensor_value_info(each, TensorProto.DOUBLE, ["n", 5]) for each in ("x", value))
+    graph = helper.make_graph(nodes, "acasxu", [first], [answer], numbers)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(made, str(path))
 
@@ -79,7 +77,7 @@ def measure() -> dict[str, Any]:
             x = network.scale(network.low + share * (network.high - network.low))
             costs = network.costs(x)
             assert bool(((program.run(x) + costs).abs() <= 1e-9 * costs.abs().amax()).all())
-            row = {"network": name, "as published": certified(program, x)}
+            row: dict[str, Any] = {"network": name, "as published": certified(program, x)}
             rows.append(row | {"rebalanced": certified(rebalance(program, powers_of_two=False), x)})
             print(name, row["as published"]["standard"], rows[-1]["rebalanced"]["standard"]["median_radius"])
     about = {"points": POINTS, "seed": SEED, "epsilons": EPSILONS, "seconds": round(time.perf_counter() - started, 1)}

@@ -58,12 +58,8 @@ def evaluate(
     stored, own = Run(run).evaluation, not alone and is_own(Run(run).read_recipe(), **asked)
     _check_out(out, stored, own, [data, file_of(guarantee), run])
     notes: list[str] = []  # printed after the table
-    shown: dict[str, Any] = {
-        "per_class": per_class,
-        "device": device,
-        "progress": console.progress,
-        "report": notes.append,
-    }
+    shown: dict[str, Any] = {"per_class": per_class, "device": device}
+    shown |= {"progress": console.progress, "report": notes.append}
     with join_workers(device) as workers:
         if alone:
             result, units = evaluate_file(run, **asked, **shown)
