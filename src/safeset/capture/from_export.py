@@ -318,9 +318,9 @@ def _cannot_export(network: nn.Module, error: Exception) -> str:
     where = next((f" ({path}, line {line})" for path, line in reversed(own) if not path.startswith(torch_home)), "")
     return (
         f"Expected a network that torch.export can capture, but got a {type(network).__name__} that it refuses"
-        f"{where}: {reason.rstrip('.')}. Branches and loops must not depend on values of the input, each point of a batch "
-        "must be computed alone, its size must stay open (for len(x) write x.shape[0]), and input_shape must be the shape "
-        "of one input."
+        f"{where}: {reason.rstrip('.')}. Branches and loops must not depend on values of the input, each point of a "
+        "batch must be computed alone, the size of the batch must stay open (for len(x) write x.shape[0]), and "
+        "input_shape must be the shape of one input."
     )
 
 
