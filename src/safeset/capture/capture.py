@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from safeset.capture.from_export import Exported, compare, export, program_of_export
+from safeset.capture.comparison import compare
+from safeset.capture.from_export import Exported, export, program_of_export
 from safeset.capture.program_network import ProgramNetwork, check_program
 from safeset.errors import expected
 from safeset.numerics.strict import strict_arithmetic

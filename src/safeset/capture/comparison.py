@@ -1,0 +1,32 @@
+"""Captured and original logits at random points: a program that is not its network is refused."""
+
+import torch
+from torch import Tensor, nn
+
+from safeset.errors import UnsupportedLayerError, expected
+from safeset.program.program import Program
+
+TOLERANCE = 1e-6  # between the captured and the original logits, relative to the largest: rounding is far smaller
+BATCHES = (1, 5)  # of points at which both are compared
+
+
+def compare(network: nn.Module, program: Program) -> None:
+    """Refuse a program that gives other logits than its network, at random points."""
+    generator = torch.Generator().manual_seed(0)
+    for batch in BATCHES:
+        shape = (batch, *program.input_shape)
+        pixels, normal = (draw(shape, generator=generator, dtype=torch.float64) for draw in (torch.rand, torch.randn))
+        number = torch.arange(batch).view(-1, *(1,) * (len(shape) - 1))
+        x = torch.where(number % 2 == 0, pixels, normal) * 8.0 ** (number // 2)  # some far out, where all is clipped
+        x = x.to(program.device)
+        found = program.run(x.clone())
+        with torch.no_grad():
+            original = network(x.clone())
+        if not isinstance(original, Tensor) or original.shape != found.shape:
+            raise expected(f"logits of shape {tuple(found.shape)}", getattr(original, "shape", type(original)))
+        if not bool(((found - original).abs() <= TOLERANCE * (original.abs().amax(dim=1, keepdim=True) + 1e-3)).all()):
+            raise UnsupportedLayerError(
+                f"Expected the captured network to compute what {type(network).__name__} computes, but got other "
+                f"logits for a batch of {batch} random points. Is its forward random, or does it depend on the size of "
+                "the batch?"
+            )
