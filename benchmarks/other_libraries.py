@@ -37,7 +37,7 @@ def measure() -> dict[str, Any]:
     rows = []
     for name, layer in LAYERS.items():
         torch.manual_seed(SEED)
-        _, program = capture(lived_in(layer.make(), layer.shape), layer.shape)
+        program = capture(lived_in(layer.make(), layer.shape), layer.shape).program
         least = steepest(program, torch.randn(POINTS, *layer.shape, dtype=torch.float64))
         numbers = {"proved": proved(program), "least": least}
         rows.append({"library": layer.library, "layer": name, "claim": layer.claim, **numbers})

@@ -298,6 +298,21 @@ def other_example(result: dict[str, Any]) -> str:
     return f"```text\n$ python examples/torchlip_digits.py\n{result['said']}\n```"
 
 
+def published(result: dict[str, Any], ours: dict[str, Any]) -> str:
+    """The ACAS Xu networks as they were published, beside one that was trained for it."""
+    rows = []
+    for form in ("as published", "rebalanced"):
+        for guarantee in ("standard", "affinity"):
+            found = [row[form][guarantee] for row in result["rows"]]
+            radii = sorted(each["median_radius"] for each in found)
+            shares = (sum(each["certified"][str(e)] for each in found) / len(found) for e in result["epsilons"])
+            spread = f"{radii[len(radii) // 2]:.1e} ({radii[0]:.1e} to {radii[-1]:.1e})"
+            rows.append([f"{len(found)}, {form}", guarantee, *(f"{100 * each:.1f} %" for each in shares), spread])
+    share = f"{100 * (1 - ours['joint']['rejection']):.1f} %"
+    rows.append(["ours, learnt from 1_1 at ε = 0.01", "affinity", "", "", share, ""])
+    return markdown(["networks", "guarantee", *(f"ε = {each:g}" for each in result["epsilons"]), "median radius"], rows)
+
+
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "first-hour", "benchmarks/first_hour.json", first_hour),
     ("docs/performance.md", "busy", "benchmarks/busy.json", busy),
@@ -321,6 +336,7 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "growth", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", growth),
     ("docs/other-libraries.md", "other-libraries", "benchmarks/other-libraries.json", other_libraries),
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
+    ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
     *paper.TABLES,
 ]
 

@@ -18,9 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from helpers.onnx_files import photo_network
 from helpers.own_files import CSV, NNET
 from helpers.properties import FIRST, SECOND
 from safeset import Affinity, Recipe, SafesetError, create_model
+from safeset.capture.from_onnx import read_onnx
 from safeset.certificates.certificate import Certificate
 from safeset.data.acasxu import read_nnet
 from safeset.data.npz import read_npz
@@ -222,6 +224,12 @@ def points(path, ranges=None):
     told(lambda: list(read_points(["-"], input_shape=(2,), units="cm", ranges=ranges, stdin=standard)))
 
 
+def onnx(write, content):
+    program = told(read_onnx, write("x.onnx", content))
+    if program is not None:
+        assert program.run(torch.zeros(2, *program.input_shape, dtype=torch.float64)).shape == (2, program.classes)
+
+
 def vnnlib(write, content):
     query = told(read_vnnlib, write("x.vnnlib", content))
     if query is not None:
@@ -242,6 +250,7 @@ PARSERS = {
     "run": (run, RECIPE),
     "archive": (archive, ARRAYS),
     "rows": (rows, CSV.encode()),
+    "onnx": (onnx, photo_network().SerializeToString()),
     "vnnlib": (vnnlib, FIRST.format("(- (* 2 X_0) 1e-3)").encode()),
     "vnnlib 2": (vnnlib, SECOND.format("real", "float32").encode()),
 }
@@ -258,10 +267,12 @@ def test_good_files_are_read(name, write):
         "tensors": read_tensors,
         "archive": read_npz,
         "rows": read_table,
+        "onnx": read_onnx,
         "vnnlib": read_vnnlib,
         "vnnlib 2": read_vnnlib,
     }
     suffix = {"nnet": "nnet", "recipe": "toml", "tensors": "safetensors", "archive": "npz", "rows": "csv"}
+    suffix["onnx"] = "onnx"
     suffix |= dict.fromkeys(("vnnlib", "vnnlib 2"), "vnnlib")
     if name in readers:
         assert readers[name](write(f"good.{suffix[name]}", good)) is not None

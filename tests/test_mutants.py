@@ -354,7 +354,7 @@ MUTANTS = {
         "lipschitz/test_layers",
         ("program/potential.py", "Rounding(entering.error * bound + lost.error,", "Rounding(entering.error * bound,"),
     ],
-    "a step's shift counted at one pixel": [
+    "a step's shift ignored in its size": [
         "lipschitz/test_layers",
         (
             "program/potential.py",

@@ -38,7 +38,7 @@ def test_a_layer_is_bounded_by_proof(name):
     torch.manual_seed(0)
     network = lived_in(layer.make(), layer.shape)
     weights = {key: value.clone() for key, value in network.state_dict().items()}
-    _, program = capture(network, layer.shape)
+    program = capture(network, layer.shape).program
     assert all(torch.equal(value, weights[key]) for key, value in network.state_dict().items())
     x = torch.randn(3, *layer.shape, dtype=torch.float64)
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_what_is_written_as_a_choice_is_refused_with_its_line(name):
 def test_their_own_plain_form_of_batch_centring_is_captured():
     network = lived_in(torchlip.BatchCentering(IMAGE[0]), IMAGE)
     plain = torchlip.vanilla_model(network)
-    _, program = capture(plain, IMAGE)
+    program = capture(plain, IMAGE).program
     x = torch.randn(2, *IMAGE, dtype=torch.float64)
     torch.testing.assert_close(program.run(x), plain.double()(x))
 

@@ -104,7 +104,7 @@ def test_no_gradient_of_a_librarys_network_exceeds_what_is_proved(name):
     torch.manual_seed(0)
     network = lived_in(make(), size)
     x = torch.rand(3, 3, size, size, dtype=torch.float64)
-    _, program = capture(network, (3, size, size))
+    program = capture(network, (3, size, size)).program
     assert_same_logits(network, program.run(x), x)
     pairs = prove(program, "torus").bounds.pairs
     logits = network.double()(x.requires_grad_(True))
@@ -143,7 +143,7 @@ def _test_capture(make):
     torch.manual_seed(0)
     network = lived_in(make(), 32)
     x = torch.rand(2, 3, 32, 32, dtype=torch.float64)
-    _, program = capture(network, (3, 32, 32))
+    program = capture(network, (3, 32, 32)).program
     assert_same_logits(network, program.run(x), x)
 
 

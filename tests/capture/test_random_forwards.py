@@ -32,7 +32,7 @@ def steepest(program, x):
 
 
 def check(network):
-    _, program = capture(network, SHAPE)
+    program = capture(network, SHAPE).program
     network = network.double()
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(6, 1, *SHAPE, generator=generator, dtype=torch.float64)

@@ -27,9 +27,9 @@ def inputs(count=8, seed=1):
     return torch.rand(count, 2, 4, 4, generator=torch.Generator().manual_seed(seed))
 
 
-def plain_net(guarantee="standard", epsilon=0.5):
+def plain_net(guarantee="standard", epsilon=0.5, tighten=False):
     """A network as torch initialises it, with a batch norm that enlarges everything."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 16), nn.Linear(16, 4))
     network[1].running_var.fill_(0.01)
-    return CertifiedNet(network.eval(), input_shape=(6,), guarantee=guarantee, epsilon=epsilon)
+    return CertifiedNet(network.eval(), input_shape=(6,), guarantee=guarantee, epsilon=epsilon, tighten=tighten)

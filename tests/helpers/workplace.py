@@ -11,6 +11,7 @@ from PIL import Image
 
 from helpers.commands import safeset
 from helpers.loopback import zipped
+from helpers.onnx_files import photo_network, save
 from helpers.properties import write_properties
 from safeset.cli.app import app
 from safeset.data.sources import ARCHIVES
@@ -62,6 +63,7 @@ def furnish(path):
     np.savez(path / "bytes.npz", x=images, y=np.arange(40) % 4)
     (path / "mynets.py").write_text(OWN_NETWORK)
     write_properties(path)
+    save(photo_network(len(CLASSES)), path)
     photos(path / "data" / "EuroSAT_RGB", ("Highway", "River", "Forest", "SeaLake"), picture)
     small_cifar(path / "data" / "cifar-100-binary", random)
     safeset("train", "--data", "photos/", "--guarantee", "rt3", "--epsilon", "0.25", *QUICK, "--out", RUNS[0], cwd=path)

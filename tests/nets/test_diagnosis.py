@@ -81,12 +81,15 @@ def test_points_that_tie_are_named_as_such_and_none_is_refused():
         net.diagnose(torch.zeros(0, 6))
 
 
-def test_folding_batch_norm_does_what_it_is_said_to_do():
-    net = plain_net()
-    folded = nn.Sequential(nn.utils.fusion.fuse_linear_bn_eval(net.network[0], net.network[1]), *net.network[2:])
-    other = CertifiedNet(folded, input_shape=(6,), guarantee="standard", epsilon=0.5)
-    assert other.bounds().pairs.max() <= net.bounds().pairs.max() * (1 + 1e-6)
-    assert "Fold" not in str(other.diagnose(torch.randn(20, 6), eps=50.0))
+def test_tightening_does_what_it_is_said_to_do():
+    net, tight = plain_net(), plain_net(tighten=None)
+    for each in (net, tight):
+        each.network[1].running_var.copy_(torch.linspace(0.01, 4.0, 32))
+    assert tight.bounds().pairs.max() < net.bounds().pairs.max() / 1.2
+    assert "tighten=True" in str(net.diagnose(torch.randn(20, 6), eps=50.0))
+    assert "tighten" not in str(tight.diagnose(torch.randn(20, 6), eps=50.0))
+    x = torch.randn(20, 6)
+    torch.testing.assert_close(tight.measure(x).logits, net.measure(x).logits, rtol=1e-9, atol=1e-9)
 
 
 def test_layers_of_a_residual_branch_count_too():

@@ -45,8 +45,8 @@ def test_weights_that_change_while_they_are_frozen_leave_no_stale_proof(monkeypa
     real = safeset.nets.net.Sealed.of
     changes = [0]
 
-    def changed(network, shape):
-        sealed = real(network, shape)
+    def changed(network, *others):
+        sealed = real(network, *others)
         if changes[0] == 0:
             changes[0] = 1
             network[0].weight.data.copy_(other)
@@ -63,8 +63,8 @@ def test_weights_that_never_rest_are_told(monkeypatch):
     net = plain(FIRST)
     real = safeset.nets.net.Sealed.of
 
-    def changed(network, shape):
-        sealed = real(network, shape)
+    def changed(network, *others):
+        sealed = real(network, *others)
         network[0].weight.data.add_(1e-3)
         return sealed
 

@@ -138,7 +138,7 @@ def test_programs_are_told_apart_by_all_that_they_are():
 def test_a_captured_program_is_its_network_and_its_own():
     torch.manual_seed(0)
     network = image_network().eval()
-    frozen, program = capture(network, (2, 4, 4))
+    frozen, program, _ = capture(network, (2, 4, 4))
     x = inputs().double()
     before = program.run(x)
     torch.testing.assert_close(before, copy.deepcopy(network).double()(x), rtol=1e-10, atol=1e-10)

@@ -48,18 +48,26 @@ CASES = {
         (["evaluate", "runs/photos", "--guarantee", "standard"], "━", "--out FILE"),
         (["evaluate", "runs/photos", "--json"], "━", '"rejection_rate"'),
         (["evaluate", "runs/photos", "--csv"], "━", "method,epsilon,vra"),
+        (["evaluate", "model.onnx", "--data", "photos/", "--epsilon", "0.1"], "━", "standard", "--out FILE"),
     ],
     "certify": [
         (["certify", "runs/photos", "a.jpg", "b.png", "more/"], "━", "proving", "a.jpg", "b.png", "more/c.png"),
         (["certify", "runs/photos", "photos/dusk", "--epsilon", "0.0001"], "━", "{", "}", "photos/dusk/07.png"),
         (["certify", "runs/photos", "a.jpg", "--json"], "━", '"certified"'),
         (["certify", "runs/photos", "a.jpg", "--csv"], "━", "name,certified,core"),
+        (["certify", "model.onnx", "a.jpg", "--epsilon", "0.001"], "━", "proving", "a.jpg", "stays the best class"),
     ],
     "suggest": [
         (["suggest", "runs/photos"], "━", "standard", "rt3", "To start from", "Drawn: runs/photos/suggest.png"),
         (["suggest", "runs/photos", "--json"], "━", '"suggested"'),
     ],
-    "audit": [(["audit", "runs/photos", "--points", "2", "--budget", "0.05"], "━", "class names", "same", "Written")],
+    "audit": [
+        (["audit", "runs/photos", "--points", "2", "--budget", "0.05"], "━", "class names", "same", "Written"),
+        (
+            ["audit", "model.onnx", "--data", "photos/", "--epsilon", "0.001", "--points", "2", "--budget", "0.05"],
+            *("━", "Bounds, proved again", "conv", "Not written"),
+        ),
+    ],
     "check": [
         (["check", "proof.json", "runs/photos/model.safetensors", "b.png"], "The network", "b.png: at every", "Valid"),
     ],

@@ -1,6 +1,10 @@
 """The auditor: attacks what a run certifies, proves its bounds again, compares what is stored with what is found."""
 
+import os
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,12 +13,15 @@ from torch import nn
 from safeset.audit.certificate_attack import Auditor, Clock, some_of
 from safeset.audit.recheck import SHOWN
 from safeset.audit.records import DIFFERENT, OPEN, stored_checks
-from safeset.audit.second_proof import prove_again
-from safeset.data.dataset import Progress
+from safeset.audit.second_proof import Reproof, prove_again
+from safeset.data.dataset import Dataset, Progress
 from safeset.errors import expected
 from safeset.inputs import as_count, as_device, as_number
+from safeset.nets.net import CertifiedNet
 from safeset.runs.data import load_run_data
+from safeset.runs.evaluate import open_with_data
 from safeset.runs.load import load_run
+from safeset.runs.onnx_models import about_file
 from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
 from safeset.system.files import plain
@@ -57,27 +64,69 @@ def audit_run(
     own = own.to(as_device(device))
     own.remember({})  # an audit searches for its own proofs
     data = load_run_data(recipe, source, progress)
-    net, part = own.frozen(), 18 * minutes
+
+    def compare(bounds: Sequence[Reproof]) -> list[dict[str, str]]:
+        return stored_checks(
+            run,
+            recipe,
+            own,
+            data,
+            unfinished=unfinished,
+            bounds=bounds,
+            own_data=source is None,
+            seconds=18 * minutes,
+            progress=progress,
+        )
+
+    about = {**({"unfinished": unfinished} if unfinished else {}), "recipe": recipe.json_table()}
+    return _audited(own, data, compare, run.path / "violations", points, minutes, started, progress) | about
+
+
+def audit_file(
+    path: Path,
+    *,
+    epsilon: float | None,
+    guarantee: str | None = None,
+    points: int | None = None,
+    minutes: float = 5.0,
+    source: str | None,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Audit the network of an ONNX file on labelled points; arguments and what comes back as for `audit_run`.
+
+    Nothing is stored beside such a file, so nothing is compared; violations go into a new folder for temporary files.
+    """
+    check_arguments(points, minutes)
+    started = time.perf_counter()
+    own, data = open_with_data(path, epsilon, guarantee, source, progress)
+    folder = Path(tempfile.gettempdir()) / f"safeset-violations-{os.getpid()}"
+    own = own.to(as_device(device))
+    return _audited(own, data, lambda bounds: [], folder, points, minutes, started, progress) | about_file(path)
+
+
+def _audited(
+    own: CertifiedNet,
+    data: Dataset,
+    compare: Callable[[Sequence[Reproof]], list[dict[str, str]]],
+    folder: Path,
+    points: int | None,
+    minutes: float,
+    started: float,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    """Audit a net on the test points of data; ``compare`` says what is stored of it, given what is proved again."""
+    net = own.frozen()
     net.bounds()
-    bounds = prove_again(net, seconds=part)
-    checks = stored_checks(
-        run,
-        recipe,
-        own,
-        data,
-        unfinished=unfinished,
-        bounds=bounds,
-        own_data=source is None,
-        seconds=part,
-        progress=progress,
-    )
+    bounds = prove_again(net, seconds=18 * minutes)
+    checks = compare(bounds)
     chosen = some_of(len(data.test), points or len(data.test))
     split, now = data.test[chosen], time.perf_counter()
     clock = Clock(now, max(60 * minutes - (now - started), 24 * minutes))
     auditor = Auditor(net, split, clock)
     windows = auditor.recheck()
     control = auditor.control()
-    found = auditor.attack(run.path / "violations", progress)
+    found = auditor.attack(folder, progress)
     result: dict[str, Any] = {
         "verdict": "",
         "data": data.name,
@@ -95,10 +144,8 @@ def audit_run(
         "dtype": "float64",
         "minutes": minutes,
         "seconds": 0.0,
-        **({"unfinished": unfinished} if unfinished else {}),
         "weights": weights_digest(own.network.state_dict()),
         **provenance(net.device),
-        "recipe": recipe.json_table(),
     }
     result["verdict"], result["reasons"], result["notes"] = verdict(result)
     for each in (*result["violations"], *result["windows"]["false"]):

@@ -1,12 +1,14 @@
 """A network as it is certified: plain layers in order, or whatever its forward computes."""
 
 import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from safeset.capture.from_export import compare, export, program_of_export
+from safeset.capture.from_export import Exported, compare, export, program_of_export
+from safeset.capture.program_network import ProgramNetwork, check_program
 from safeset.errors import expected
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.freezing import check_weights
@@ -18,20 +20,44 @@ from safeset.program.registry import has_rule
 from safeset.program.rules import check_untouched, rule_of
 
 
-def capture(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
+class Captured(NamedTuple):
+    """A network as it is certified and served.
+
+    Attributes:
+        frozen: plain float64 modules in evaluation mode.
+        program: what they compute; it ends in a linear head.
+        exported: what torch.export saw, where modules alone do not tell.
+    """
+
+    frozen: nn.Module
+    program: Program
+    exported: Exported | None
+
+
+def capture(network: nn.Module, input_shape: Shape, exported: Exported | None = None) -> Captured:
     """The network as it is certified and served: plain float64 modules, and their program, which ends in a linear head.
 
     The modules are in evaluation mode and float64. Of layers in plain sequences, batch norm, normalisation and
     parametrisations are evaluated, and names stay; the network is not run. Any other network is run in a copy.
 
+    Args:
+        network: any module.
+        input_shape: of one input.
+        exported: what torch.export saw before; if only weights have changed since, it need not look again.
+
     Raises:
         UnsupportedLayerError: for what has no Lipschitz constant, for hooks, or a ``forward`` that is not of its class.
         ArgumentError: if shapes do not fit, weights are not finite, or what leaves is no logits.
     """
-    frozen, program = _plain(network, input_shape) if is_plain(network) else _exported(network, input_shape)
-    if program.classes < 2:
-        raise expected("a head with at least 2 classes", f"{program.classes}")
-    return frozen, program
+    if is_plain(network):
+        found = _plain(network, input_shape)
+    elif type(network) is ProgramNetwork:
+        found = _read(network, input_shape)
+    else:
+        found = _exported(network, input_shape, exported)
+    if found.program.classes < 2:
+        raise expected("a head with at least 2 classes", f"{found.program.classes}")
+    return found
 
 
 def check_layers(network: nn.Module) -> None:
@@ -43,7 +69,7 @@ def check_layers(network: nn.Module) -> None:
             check_untouched(layer, name)
 
 
-def _plain(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
+def _plain(network: nn.Module, input_shape: Shape) -> Captured:
     """Layers with rules, in plain sequences."""
     frozen, program = frozen_and_program(network, input_shape)
     head = program.nodes[-1] if program.nodes else None
@@ -53,7 +79,19 @@ def _plain(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
             last = f"{type(network.get_submodule(head.name)).__name__} on inputs of shape {head.shape}"
         remedy = "Give plain logits, without softmax, from flat features (nn.Flatten)."
         raise expected("the network's last layer to be the linear head, nn.Linear on flat features", last, remedy)
-    return frozen, program
+    return Captured(frozen, program, None)
+
+
+def _read(network: nn.Module, input_shape: Shape) -> Captured:
+    """What was read from a file: it has its program already."""
+    with torch.inference_mode(False), strict_arithmetic(), torch.no_grad():
+        frozen = copy.deepcopy(network).double().eval()
+        assert isinstance(frozen, ProgramNetwork)
+        program = frozen.program
+        if program.input_shape != input_shape:
+            raise expected(f"inputs of shape {program.input_shape}, as the file has them", input_shape)
+        check_program(program)
+    return Captured(frozen, program, None)
 
 
 def _materialised(network: nn.Module) -> nn.Module:
@@ -82,15 +120,16 @@ def _evaluated(module: nn.Module, name: str) -> Tensor:
     return value.detach().double().clone()  # type: ignore[no-any-return]
 
 
-def _exported(network: nn.Module, input_shape: Shape) -> tuple[nn.Module, Program]:
+def _exported(network: nn.Module, input_shape: Shape, exported: Exported | None) -> Captured:
     """A network with a forward of its own: what torch.export sees of it, compared with it at random points."""
     for name, layer in network.named_modules():
         check_weights(layer, name)
     check_layers(network)
     with torch.inference_mode(False), without_cache():
         frozen = _materialised(copy.deepcopy(network).eval()).double().requires_grad_(False)
-        exported = export(frozen, input_shape)
+        if exported is None or not exported.is_of(frozen, input_shape):
+            exported = export(frozen, input_shape)
         with strict_arithmetic():
             program = program_of_export(exported, frozen, input_shape)
             compare(frozen, program)
-    return frozen, program
+    return Captured(frozen, program, exported)

@@ -22,6 +22,7 @@ from safeset.capture.in_place import roots_of_writes, writes
 from safeset.capture.squares import Signs
 from safeset.errors import ArgumentError, SafesetError, UnsupportedLayerError, expected
 from safeset.numerics.strict import without_modes
+from safeset.program.content import Content, same_values
 from safeset.program.freezing import freeze_layer, probe
 from safeset.program.linear import Linear
 from safeset.program.operation import Shape
@@ -47,6 +48,8 @@ class Exported:
         is_rewritten: whether writes into views were taken out of it. Then operations that say where something is
             written, or read after that, stand in the layers that wrote or read, so that what enters a layer cannot be
             seen any more.
+        input_shape: of one input.
+        structure: types and attributes of all modules, without their tensors.
     """
 
     graph: fx.Graph
@@ -54,6 +57,12 @@ class Exported:
     names: Mapping[str, str]
     constants: Mapping[str, Tensor]
     is_rewritten: bool
+    input_shape: Shape
+    structure: list[Any]
+
+    def is_of(self, network: nn.Module, input_shape: Shape) -> bool:
+        """Whether it is what a network computes that may have other weights."""
+        return self.input_shape == input_shape and same_values(self.structure, Content.of(network).structure)
 
 
 def export(network: nn.Module, input_shape: Shape) -> Exported:
@@ -82,7 +91,8 @@ def export(network: nn.Module, input_shape: Shape) -> Exported:
         )
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     constants = {key: whole.constants[name] for key, name in signature.inputs_to_lifted_tensor_constants.items()}
-    return Exported(whole.graph, roots, names, constants, is_rewritten)
+    structure = Content.of(network).structure
+    return Exported(whole.graph, roots, names, constants, is_rewritten, input_shape, structure)
 
 
 def program_of_export(exported: Exported, network: nn.Module, input_shape: Shape) -> Program:

@@ -64,6 +64,7 @@ class Graph:
     _shapes: dict[int, Shape] = field(default_factory=dict)  # what each node gives, of one point
     _starts: list[int] = field(default_factory=list)  # the number of the first entry of each source, the input first
     _made: dict[Any, int] = field(default_factory=dict)  # nodes of views that were asked for before
+    _given: dict[int, View] = field(default_factory=dict)  # what nodes were asked to read, where it is no node as it is
     _names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -79,7 +80,10 @@ class Graph:
     def add(self, operation: Operation, *values: View, name: str, kind: str = "", is_layer: bool = True) -> View:
         """What an operation makes of values; a new node."""
         inputs = tuple(self.node_of(value) for value in values)
-        return self._whole(self._append(operation, inputs, name, kind, is_layer))
+        number = self._append(operation, inputs, name, kind, is_layer)
+        if len(values) == 1 and self._source(values[0]) != inputs[0]:
+            self._given[number] = values[0]
+        return self._whole(number)
 
     def add_once(self, operation: Operation, *values: View, name: str) -> View:
         """The same, or the node that has been made of this kind of operation, without constants, and of these values.
@@ -102,7 +106,9 @@ class Graph:
         if found is None or found == INPUT:
             return None
         node = self.nodes[found]
-        return (node.operation, self._whole(node.inputs[0])) if len(node.inputs) == 1 else None
+        if len(node.inputs) != 1:
+            return None
+        return node.operation, self._given[found] if found in self._given else self._whole(node.inputs[0])
 
     def is_same(self, first: View, second: View) -> bool:
         """Whether both are the same entries, in the same order, whatever their shapes."""

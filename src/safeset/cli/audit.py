@@ -7,30 +7,57 @@ from typing import Annotated
 
 import typer
 
-from safeset.cli.options import Device, NetworkName, OtherData, RunPath, check_alone, check_target, own_network
-from safeset.errors import SafesetError
+from safeset.cli.options import (
+    Device,
+    Epsilon,
+    GuaranteeText,
+    ModelPath,
+    NetworkName,
+    OtherData,
+    check_alone,
+    check_alone_network,
+    check_target,
+    file_of,
+    own_network,
+    radius,
+)
+from safeset.errors import SafesetError, expected
 from safeset.proofs.check import SECONDS
 from safeset.proofs.check import check as check_proof
 from safeset.terminal import console
 
 
 def audit(
-    run: RunPath,
+    run: ModelPath,
     points: Annotated[int | None, typer.Option(help="So many test points. Default: all.")] = None,
     budget: Annotated[float, typer.Option(help="Minutes; what is not reached is said.")] = 5.0,
     data: OtherData = None,
+    epsilon: Epsilon = None,
+    guarantee: GuaranteeText = None,
     network: NetworkName = None,
     out: Annotated[Path | None, typer.Option(help="JSON file. Default: audit.json in the run.")] = None,
     device: Device = None,
 ) -> None:
-    """Attack every certificate, prove bounds and windows again, compare what is stored; 1 if anything is wrong."""
+    """Attack every certificate, prove bounds and windows again, compare what is stored; 1 if anything is wrong.
+
+    A run is audited as it was trained; --epsilon and --guarantee are for an .onnx file, which has none.
+    """
+    from safeset.runs.onnx_models import is_onnx
+
+    check_alone()
+    if is_onnx(run):
+        check_alone_network(network, run, True)
+        check_target(out, "JSON", run=run, inputs=[data, run, file_of(guarantee)])
+        _audit_file(run, out, radius(epsilon), guarantee, points, budget, data, device)
+        return
+    if epsilon or guarantee:
+        raise expected("--epsilon and --guarantee for an .onnx file alone", "them for a run, which has its own")
     from safeset.audit.audit import audit_run, check_arguments, inconclusive
     from safeset.cli.show_audit import show
     from safeset.runs.run import Run
     from safeset.system.files import write_json
     from safeset.system.memory import keep_freed_memory
 
-    check_alone()
     keep_freed_memory()
     target = out or Run(run).path / "audit.json"
     check_target(out, "JSON", run=Run(run).path, own="audit.json", inputs=[data])
@@ -58,6 +85,43 @@ def audit(
     finally:
         show(result)
     console.out.print(f"\nWritten to {target}.")
+    if result["verdict"] == "failed":
+        raise typer.Exit(1)
+
+
+def _audit_file(
+    path: Path,
+    out: Path | None,
+    epsilon: float | None,
+    guarantee: str | None,
+    points: int | None,
+    budget: float,
+    data: str | None,
+    device: str | None,
+) -> None:
+    """Audit an ONNX file; what is found is written only where --out says."""
+    from safeset.audit.audit import audit_file
+    from safeset.cli.show_audit import show
+    from safeset.system.files import write_json
+    from safeset.system.memory import keep_freed_memory
+
+    keep_freed_memory()
+    result = audit_file(
+        path,
+        epsilon=epsilon,
+        guarantee=guarantee,
+        points=points,
+        minutes=budget,
+        source=data,
+        device=device,
+        progress=console.progress,
+    )
+    try:
+        if out is not None:
+            write_json(out, result)
+    finally:
+        show(result)
+    console.out.print(f"\nWritten to {out}." if out else "\nNot written. To write it: --out FILE")
     if result["verdict"] == "failed":
         raise typer.Exit(1)
 

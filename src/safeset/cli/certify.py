@@ -16,8 +16,8 @@ from safeset.cli.options import (
     Epsilon,
     GuaranteeText,
     Method,
+    ModelPath,
     NetworkName,
-    RunPath,
     check_alone,
     check_format,
     check_target,
@@ -30,7 +30,7 @@ from safeset.terminal import console
 
 
 def certify(
-    run: RunPath,
+    run: ModelPath,
     files: Annotated[list[str], typer.Argument(help="Images, folders, .csv or .npz files; - for standard input.")],
     epsilon: Epsilon = None,
     method: Method = None,

@@ -10,9 +10,10 @@ from safeset.cli.options import (
     Device,
     Epsilons,
     GuaranteeText,
+    ModelPath,
     NetworkName,
     OtherData,
-    RunPath,
+    check_alone_network,
     check_format,
     check_target,
     file_of,
@@ -24,7 +25,7 @@ from safeset.terminal import console
 
 
 def evaluate(
-    run: RunPath,
+    run: ModelPath,
     epsilon: Epsilons = None,
     method: Annotated[str, typer.Option(help="Of uniform (the paper), floating, joint.")] = "uniform,floating,joint",
     guarantee: GuaranteeText = None,
@@ -40,7 +41,8 @@ def evaluate(
 ) -> None:
     """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, top-1, sizes."""
     check_format(as_json, as_csv)
-    from safeset.runs.evaluate import evaluate_run, is_own
+    from safeset.runs.evaluate import evaluate_file, evaluate_run, is_own
+    from safeset.runs.onnx_models import is_onnx
     from safeset.runs.run import Run
     from safeset.system.files import write_json
     from safeset.system.workers import join_workers
@@ -51,19 +53,22 @@ def evaluate(
         "guarantee": guarantee,
         "source": data,
     }
-    stored, own = Run(run).evaluation, is_own(Run(run).read_recipe(), **asked)
-    _check_out(out, stored, own, [data, file_of(guarantee)])
+    alone = is_onnx(run)  # a file without a run, in which nothing is stored
+    check_alone_network(network, run, alone)
+    stored, own = Run(run).evaluation, not alone and is_own(Run(run).read_recipe(), **asked)
+    _check_out(out, stored, own, [data, file_of(guarantee), run])
     notes: list[str] = []  # printed after the table
+    shown: dict[str, Any] = {
+        "per_class": per_class,
+        "device": device,
+        "progress": console.progress,
+        "report": notes.append,
+    }
     with join_workers(device) as workers:
-        result, units = evaluate_run(
-            Run(run),
-            **asked,
-            per_class=per_class,
-            network=own_network(network),
-            device=device,
-            progress=console.progress,
-            report=notes.append,
-        )
+        if alone:
+            result, units = evaluate_file(run, **asked, **shown)
+        else:
+            result, units = evaluate_run(Run(run), **asked, **shown, network=own_network(network))
     if not workers.first:
         return
     target = out or (stored if own else None)
@@ -80,7 +85,7 @@ def evaluate(
         console.out.print(f"\n{where}")
 
 
-def _check_out(out: Path | None, stored: Path, own: bool, inputs: list[str | None]) -> None:
+def _check_out(out: Path | None, stored: Path, own: bool, inputs: list[str | Path | None]) -> None:
     """Refuse a file that cannot be written, or that only the run's own evaluation may replace."""
     check_target(out, "JSON", run=stored.parent, own=stored.name, inputs=inputs)
     if out is not None and not own and out.resolve() == stored.resolve():

@@ -15,6 +15,9 @@ from safeset.system import torchrun
 if TYPE_CHECKING:
     from safeset.runs.own_networks import Factory
 
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it; or an .onnx file.")
+]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
 OtherData = Annotated[str | None, typer.Option(help="Other data than the run's own.")]
@@ -106,6 +109,12 @@ def own_network(name: str | None) -> "Factory | None":
     from safeset.runs.own_networks import find_factory
 
     return find_factory(name)
+
+
+def check_alone_network(network: str | None, path: Path, alone: bool) -> None:
+    """Refuse --network beside a file that has its own."""
+    if alone and network is not None:
+        raise expected(f"no --network beside {path}, which has its own", network)
 
 
 def check_alone() -> None:

@@ -23,6 +23,8 @@ def show(result: dict[str, Any]) -> None:
 
 
 def _show_stored(checks: list[dict[str, Any]]) -> None:
+    if not checks:  # of a file without a run
+        return
     rows = [[check["what"], check["verdict"], check["said"]] for check in checks]
     print_table("Stored, and found again", ["", "", ""], rows, texts=3)
 

@@ -12,8 +12,8 @@ from safeset.inputs import as_count
 class UnitRowLinear(nn.Module):
     """Wx + b whose rows are ``directions`` divided by their norms: (batch, into) → (batch, out). Usually the head.
 
-    >>> UnitRowLinear(4, 3).weight.norm(dim=1)
-    tensor([1., 1., 1.], grad_fn=<LinalgVectorNormBackward0>)
+    >>> UnitRowLinear(4, 3).weight.detach().norm(dim=1).round(decimals=5)
+    tensor([1., 1., 1.])
     """
 
     directions: nn.Parameter

@@ -75,8 +75,8 @@ class Diagnosis:
         fold = [layer.name for layer in self.layers[1:] if layer.type == NORM and layer.bound > 1]
         if fold:
             yield (
-                f"Fold batch norm into the layer before it ({', '.join(map(repr, fold))}; torch.nn.utils.fusion): the "
-                "bound of both together is never larger than the product of two bounds, and often much smaller."
+                f"Fold batch norm into the layer before it ({', '.join(map(repr, fold))}), by CertifiedNet(…, "
+                "tighten=True): the bound of both together is never larger than the product of two, often much smaller."
             )
         if self.trained_for is not None:
             yield self._for_trained(self.trained_for)

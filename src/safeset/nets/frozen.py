@@ -113,7 +113,12 @@ class FrozenNet(Certifying):
 
     def __getstate__(self) -> dict[str, Any]:
         """Plain layers without proofs: those are trusted only in the process that made them."""
-        return {**self.__dict__, "_sealed": (self.network, self.input_shape), "_lock": None, "_witnesses": {}}
+        return {
+            **self.__dict__,
+            "_sealed": (self.network, self.input_shape, self._sealed.is_tight),
+            "_lock": None,
+            "_witnesses": {},
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """With a program made again from the layers, and a lock of its own."""

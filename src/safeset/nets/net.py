@@ -38,6 +38,9 @@ class CertifiedNet(Certifying):
         epsilon: radius of the L2 ball, in the units of the network's input.
         eps: the same as ``epsilon``.
         class_names: for printing and records, and for affinity sets of names.
+        tighten: whether to look for smaller bounds of the same network, up to rounding: batch norm becomes part of the
+            layer before it, small linear parts become one layer, and factors between layers are balanced. None: of
+            networks with batch norm, and of those that are no plain sequence.
 
     >>> network = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> net = CertifiedNet(network, input_shape=(2,), guarantee="rt2", epsilon=0.1)
@@ -54,6 +57,7 @@ class CertifiedNet(Certifying):
         epsilon: float | None = None,
         eps: float | None = None,
         class_names: Sequence[str] | None = None,
+        tighten: bool | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(network, nn.Module):
@@ -61,8 +65,11 @@ class CertifiedNet(Certifying):
         self.network = network
         self.input_shape = check_shape(input_shape)
         self.epsilon = one_epsilon(epsilon, eps)
-        program = capture(network, self.input_shape)[1]
+        if tighten is not None and not isinstance(tighten, bool):
+            raise expected("`tighten` to be True, False or None", repr(tighten))
+        _, program, self._exported = capture(network, self.input_shape)
         self._parts, self.classes, self.products = parts_of(network, program), program.classes, program.products
+        self._tighten = tighten
         self.class_names = None if class_names is None else check_names(class_names, self.classes)
         guarantee = as_guarantee(guarantee)
         self.guarantee = guarantee if self.class_names is None else guarantee.bind(self.class_names)
@@ -142,11 +149,12 @@ class CertifiedNet(Certifying):
                 kept = before is not None and before.program.input_shape == tuple(self.input_shape)
                 if before is not None and kept and not parametrised and before.source.equals(now):
                     return before
-                sealed = Sealed.of(self.network, self.input_shape)
+                sealed = Sealed.of(self.network, self.input_shape, self._tighten, self._exported)
                 if not sealed.source.equals(Content.of(self.network)):
                     continue
                 self._sealed = sealed.after(before)
-                self._parts, self.classes = parts_of(self.network, sealed.program), sealed.program.classes
+                self._parts, self.classes = sealed.parts, sealed.program.classes
+                self._exported = sealed.exported
                 return self._sealed
         raise expected(
             "weights that stay the same while they are copied",
@@ -168,7 +176,7 @@ class CertifiedNet(Certifying):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without proofs: they are trusted only in the process that made them."""
-        return {**self.__dict__, "_sealed": None, "_lock": None, "_witnesses": {}}
+        return {**self.__dict__, "_sealed": None, "_lock": None, "_witnesses": {}, "_exported": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """With a lock of its own."""

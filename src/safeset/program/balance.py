@@ -27,6 +27,7 @@ MOST_PIXELS = (
     12  # of an axis of an image on which a convolution is looked at: what is best there is good on larger ones
 )
 STEPS, LEAST_STEPS = 80, 30
+DEAR = 3e11  # floating-point operations above which norms are not followed: about ten seconds
 CHEAP = 2e10  # floating-point operations that a search may always take: about a second
 RATE = 0.1  # by how much a logarithm changes in a step, at first
 SHARP = (8.0, 64.0)  # singular values count by these powers, in the first step and in the last
@@ -145,6 +146,8 @@ class Balance:
     def search(self) -> Tensor:
         """Logarithms of factors, (count,); that of `ONE` is 0."""
         starts = (torch.zeros(self.count), self._roughly())
+        if not self._steps:
+            return starts[1]
         start = min(starts, key=lambda each: self.estimate(each, QUICK))
         return self._descended(start, torch.arange(self.count) != ONE, self._steps)
 
@@ -171,9 +174,9 @@ class Balance:
                 logs = self._descended(logs, free, self._steps // rounds, SHARP[1:])
         return (logs / unit).round()
 
-    def estimate(self, logs: Tensor, iterations: int = FOLLOWED) -> float:
+    def estimate(self, logs: Tensor, iterations: int | None = None) -> float:
         """The logarithm of the bound, about: pairs of logits count by the mean of their squares."""
-        for _ in range(iterations):
+        for _ in range(iterations or (FOLLOWED if self._steps else QUICK)):
             found = {number: each.look(logs, SHARP[1]).norm for number, each in self.maps.items()}
         return self._whole(found)[0]
 
@@ -182,6 +185,8 @@ class Balance:
         """As many as cost no more than half of the proof, and no fewer than are of use."""
         work = sum(node.operation.work(node.shape, None) for node in self.program.nodes)
         products = 4 * sum(each.products for each in self.maps.values())  # there and back, and a sum with each
+        if LEAST_STEPS * products > DEAR:
+            return 0
         return int(min(max(max(CHEAP, work / 2) / max(1, products), LEAST_STEPS), STEPS))
 
     def _descended(self, logs: Tensor, free: Tensor, steps: int, sharp: tuple[float, ...] = SHARP) -> Tensor:

@@ -14,10 +14,14 @@ from safeset.data.points import Point, read_points
 from safeset.errors import expected
 from safeset.inputs import as_device
 from safeset.nets.diagnosis import HARDLY
+from safeset.nets.frozen import FrozenNet
+from safeset.nets.net import CertifiedNet
 from safeset.proofs import check
 from safeset.proofs.portable import proof_of
 from safeset.recipes.recipe import FittedRecipe
-from safeset.runs.load import load_run
+from safeset.recipes.sections import Data
+from safeset.runs.load import load, load_run
+from safeset.runs.onnx_models import is_onnx
 from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
 from safeset.system.files import plain
@@ -49,11 +53,11 @@ def certify_files(
     take turns of points, and the first gets all the records, in order; the others get none.
 
     Args:
-        path: the directory of a run; of a training that has not ended the weights so far are used.
+        path: the directory of a run, or an ONNX file; of a training that has not ended the weights so far are used.
         files: images, folders, .csv or .npz files; ``-`` for standard input.
-        epsilon: radius; by default the run's own.
+        epsilon: radius; by default the run's own, and to be given for an ONNX file.
         method: ``uniform``, ``floating`` or ``joint`` (the default).
-        guarantee: as text; by default the run's own.
+        guarantee: as text; by default the run's own, and ``standard`` for an ONNX file.
         prefer: ``smallest`` or ``largest`` certified answers.
         background: colour behind transparent images; by default that of the training.
         network: as for `load`.
@@ -67,12 +71,8 @@ def certify_files(
         raise expected("files by name where several workers share them", "-", "Name the files, or start one worker.")
     if background is not None:
         colour(background)  # a mistake in it is reported before anything is proved
-    run = Run(path)
-    recipe = run.read_recipe()
-    trained, unfinished = load_run(run, network)
-    if proofs is not None and not run.model.is_file():
-        raise expected(f"weights at {run.model}, which a proof is about", "none yet", "Let the training end first.")
-    place = as_device(device)
+    trained, unfinished, data = _open(path, network, epsilon, guarantee, proofs is not None)
+    place, units = as_device(device), trained.units
     net = trained.to(place).frozen()
     options: dict[str, Any] = {"epsilon": epsilon, "method": method, "guarantee": guarantee}
     about = {"unfinished": unfinished} if unfinished else {}
@@ -87,15 +87,15 @@ def certify_files(
             found = net.certify(torch.stack(inputs).to(place), prefer=prefer, **options)
             answers = iter(found.records())
             if proofs is not None and bool(found.certified.any()):
-                proofs.append(_named_proof(found, trained.network, points, recipe.task.units))
+                proofs.append(_named_proof(found, trained.network, points, units))
         return [
             {"name": each.name, "problem": each.problem}
             if each.x is None
-            else _record(each, next(answers), recipe.task.units) | about
+            else _record(each, next(answers), units) | about
             for each in some
         ]
 
-    points = _read_points(recipe, files, background, stdin, workers)
+    points = _read_points(net, data, files, background, stdin, workers)
     read = proved = 0
     while any(turn := workers.everyones(certify(list(islice(points, POINTS_AT_ONCE))))):
         for record in (record for records in turn for record in records) if workers.first else ():
@@ -106,16 +106,36 @@ def certify_files(
         report(str(net.diagnose(torch.stack(examined).to(place), **options)))
 
 
+def _open(
+    path: Path, network: nn.Module | Factory | None, epsilon: float | None, guarantee: str | None, proof: bool
+) -> tuple[CertifiedNet, str, FittedRecipe | None]:
+    """A net, where its training stands, and the recipe that says how its points are read; an ONNX file has none."""
+    if is_onnx(path):
+        if proof:
+            raise expected("a run, whose weights a proof is about", path, "Leave --proof out.")
+        return load(path, network=network, epsilon=epsilon, guarantee=guarantee), "", None
+    run = Run(path)
+    recipe, (trained, unfinished) = run.read_recipe(), load_run(run, network)
+    if proof and not run.model.is_file():
+        raise expected(f"weights at {run.model}, which a proof is about", "none yet", "Let the training end first.")
+    return trained, unfinished, recipe
+
+
 def _read_points(
-    recipe: FittedRecipe, files: Sequence[str], background: str | None, stdin: BinaryIO | None, workers: Workers
+    net: FrozenNet,
+    recipe: FittedRecipe | None,
+    files: Sequence[str],
+    background: str | None,
+    stdin: BinaryIO | None,
+    workers: Workers,
 ) -> Iterator[Point]:
-    """The points of files that are this worker's turn, as the network of a recipe takes them."""
-    data, task = recipe.data, recipe.task
+    """The points of files that are this worker's turn, as a network takes them that was trained by a recipe."""
+    data = Data("") if recipe is None else recipe.data
     return read_points(
         files,
-        input_shape=task.input_shape,
-        units=task.units,
-        seen=task.range,
+        input_shape=net.input_shape,
+        units=net.units,
+        seen=None if recipe is None else recipe.task.range,
         ranges=data.ranges,
         one_hot=data.one_hot if isinstance(data.one_hot, Mapping) else None,
         background=background or data.background,

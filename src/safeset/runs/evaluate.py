@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,12 +13,15 @@ from safeset.certificates.margins import METHODS
 from safeset.data.dataset import Dataset, Progress
 from safeset.errors import expected, nearest
 from safeset.evaluation import evaluate, remarks
+from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import as_device
 from safeset.nets.diagnosis import HARDLY
 from safeset.nets.net import CertifiedNet
-from safeset.recipes.recipe import FittedRecipe, Recipe
+from safeset.recipes.recipe import OWN_DATA, FittedRecipe, Recipe
+from safeset.recipes.sections import Data as RecipeData
 from safeset.runs.data import load_run_data
 from safeset.runs.load import load_run
+from safeset.runs.onnx_models import STANDARD, about_file, check_classes, load_onnx, load_onnx_data
 from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
 from safeset.system.files import plain
@@ -54,9 +58,7 @@ def evaluate_run(
         progress: wraps the batches.
         report: is called with an explanation where hardly anything is certified.
     """
-    for method in methods:
-        if method not in METHODS:
-            raise expected(f"methods among {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
+    _check_methods(methods)
     recipe = run.read_recipe()
     net, unfinished = load_run(run, network)
     net = net.to(as_device(device))
@@ -72,11 +74,66 @@ def evaluate_run(
         per_class=per_class,
         progress=progress,
     )
-    if report and Workers.here().first and min(row["rejection_rate"] for row in result["rows"]) > 1 - HARDLY:
-        some = points.test[torch.arange(0, len(points.test), max(1, len(points.test) // EXPLAINED))]
-        radius = min(row["epsilon"] for row in result["rows"])
-        report(str(net.diagnose(some.exact, epsilon=radius, guarantee=other, method=max(methods, key=METHODS.index))))
+    if report:
+        _explain(net, points, result["rows"], other, methods, report)
     return result | ({"unfinished": unfinished} if unfinished else {}), points.units
+
+
+def evaluate_file(
+    path: Path,
+    *,
+    epsilons: Sequence[float] | None,
+    methods: Sequence[str] = METHODS,
+    guarantee: str | None = None,
+    source: str | None,
+    per_class: bool = False,
+    device: str | None = None,
+    progress: Progress | None = None,
+    report: Callable[[str], None] | None = None,
+) -> tuple[dict[str, Any], str]:
+    """Evaluate the network of an ONNX file on labelled points; arguments and what comes back as for `evaluate_run`."""
+    _check_methods(methods)
+    net, points = open_with_data(path, epsilons[0] if epsilons else None, guarantee, source, progress)
+    net = net.to(as_device(device))
+    options: dict[str, Any] = {"epsilons": epsilons, "methods": methods, "per_class": per_class, "progress": progress}
+    result = _evaluated(net, points, **options) | about_file(path)
+    if report:
+        _explain(net, points, result["rows"], None, methods, report)
+    return result, points.units
+
+
+def open_with_data(
+    path: Path, epsilon: float | None, guarantee: str | None, source: str | None, progress: Progress | None
+) -> tuple[CertifiedNet, Dataset]:
+    """The network of an ONNX file, its classes named as those of labelled points, and the points."""
+    net = load_onnx(path, epsilon=epsilon)
+    points = Workers.here().in_turn(lambda: load_onnx_data(net.input_shape, source, progress))
+    check_classes(points, net.classes)
+    asked = Recipe(RecipeData(OWN_DATA), guarantee=guarantee or STANDARD).resolve_guarantee(points)
+    net.class_names, net.guarantee = points.class_names, asked
+    net.guarantee.largest_k(net.classes)  # raises if there are too few classes
+    return net, points
+
+
+def _check_methods(methods: Sequence[str]) -> None:
+    for method in methods:
+        if method not in METHODS:
+            raise expected(f"methods among {', '.join(METHODS)}", repr(method), nearest(method, METHODS))
+
+
+def _explain(
+    net: CertifiedNet,
+    points: Dataset,
+    rows: Sequence[dict[str, Any]],
+    guarantee: Guarantee | None,
+    methods: Sequence[str],
+    report: Callable[[str], None],
+) -> None:
+    """Report why hardly anything is certified, where it is so."""
+    if Workers.here().first and min(row["rejection_rate"] for row in rows) > 1 - HARDLY:
+        some = points.test[torch.arange(0, len(points.test), max(1, len(points.test) // EXPLAINED))]
+        radius, method = min(row["epsilon"] for row in rows), max(methods, key=METHODS.index)
+        report(str(net.diagnose(some.exact, epsilon=radius, guarantee=guarantee, method=method)))
 
 
 def is_own(
@@ -100,12 +157,18 @@ def is_own(
 
 def evaluate_net(net: CertifiedNet, recipe: FittedRecipe, points: Dataset, **options: Any) -> dict[str, Any]:
     """Evaluate a net on test points, as plain values for a JSON file: rows, and with what they were made."""
+    about = {"split": recipe.split, "recipe": recipe.json_table(), "seed": recipe.seed}
+    return _evaluated(net, points, **options) | about
+
+
+def _evaluated(net: CertifiedNet, points: Dataset, **options: Any) -> dict[str, Any]:
+    """The same, of a net without a recipe."""
     started = time.perf_counter()
     rows = evaluate(net, points.test, **options)
     guarantee = options.get("guarantee") or net.guarantee
     return {
         "data": points.name,
-        "split": recipe.split,
+        "split": "test",
         "points": len(points.test),
         "units": points.units,
         "guarantee": str(guarantee),
@@ -118,6 +181,4 @@ def evaluate_net(net: CertifiedNet, recipe: FittedRecipe, points: Dataset, **opt
         **provenance(net.device),
         "test": points.test.digest(),
         "weights": weights_digest(net.network.state_dict()),
-        "recipe": recipe.json_table(),
-        "seed": recipe.seed,
     }

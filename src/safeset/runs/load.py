@@ -1,7 +1,7 @@
 """From a run directory to its trained net: weights are checked before anything is built with them."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from safeset.errors import Advice, TrainingWarning, callers_level, expected
+from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import all_finite
 from safeset.models import create_model
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import FittedRecipe
 from safeset.runs.checkpoint import read_weights
+from safeset.runs.onnx_models import is_onnx, load_onnx
 from safeset.runs.own_networks import Factory, make_network
 from safeset.runs.run import Run
 from safeset.runs.witnesses import read_witnesses
@@ -53,19 +55,39 @@ def _model(recipe: FittedRecipe) -> nn.Module:
         )
 
 
-def load(path: str | Path, *, network: nn.Module | Factory | None = None) -> CertifiedNet:
-    """The trained net of a run directory; of a training that has not ended its weights so far, with a warning.
+def load(
+    path: str | Path,
+    *,
+    network: nn.Module | Factory | None = None,
+    guarantee: Guarantee | str | None = None,
+    epsilon: float | None = None,
+    class_names: Sequence[str] | None = None,
+) -> CertifiedNet:
+    """The trained net of a run directory, or that of an ONNX file.
+
+    Of a training that has not ended it is the weights so far, with a warning.
 
     Args:
-        path: the directory that `safeset.train` or ``safeset train`` made.
+        path: the directory that `safeset.train` or ``safeset train`` made, or a file that ends in ``.onnx``.
         network: the module, where an own one was trained; its parameters are overwritten. Or a function that makes it,
             of ``input_shape`` and ``classes`` if it takes them.
+        guarantee: of an ONNX file, by default ``"standard"``; a run has its own.
+        epsilon: of an ONNX file, the radius in the units of its input.
+        class_names: of an ONNX file, if they are known.
 
     Raises:
-        SafesetError: if there is no run, nothing is trained yet, or its model is not that of its recipe.
+        SafesetError: if there is no run, nothing is trained yet, its model is not that of its recipe, or an ONNX file
+            has what cannot be certified.
     """
     if not isinstance(path, str | Path):
         raise expected("the path of a run", repr(path))
+    if is_onnx(path):
+        if network is not None:
+            raise expected(f"no `network` beside {path}, which has its own", type(network).__name__)
+        return load_onnx(Path(path), guarantee=guarantee, epsilon=epsilon, class_names=class_names)
+    if (guarantee, epsilon, class_names) != (None, None, None):
+        remedy = "net.certify takes another guarantee and epsilon."
+        raise expected("guarantee, epsilon and class_names for an .onnx file alone", f"them for {path}", remedy)
     return load_run(Run(Path(path)), network)[0]
 
 

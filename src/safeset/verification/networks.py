@@ -33,7 +33,7 @@ def read_network(path: Path) -> Program:
 
 def onnx_reader() -> ModuleType | None:
     """The module that reads ONNX, if it is there: onnx is an extra of its own."""
-    name = "safeset.program.from_onnx"
+    name = "safeset.capture.from_onnx"
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -1,0 +1,85 @@
+"""Commands on an ONNX file instead of a run: the same answers, and nothing written that nobody asked for."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import safeset as package
+from helpers.commands import safeset
+from helpers.onnx_files import photo_network, save
+from helpers.workplace import CLASSES
+
+
+@pytest.fixture
+def work(tmp_path):
+    random = np.random.default_rng(0)
+    save(photo_network(), tmp_path)
+    x = random.random((20, 3, 8, 8))
+    np.savez(tmp_path / "points.npz", x=x)
+    labels = package.load(tmp_path / "model.onnx", epsilon=0.01)(torch.tensor(x)).argmax(dim=1).numpy()
+    np.savez(tmp_path / "labelled.npz", x=x, y=labels, x_test=x, y_test=labels, class_names=np.array(CLASSES))
+    return tmp_path
+
+
+def files(folder):
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_certify_answers_as_the_library_does(work):
+    before = files(work)
+    output, _ = safeset("certify", "model.onnx", "points.npz", "--epsilon", "0.01", "--json", cwd=work)
+    records = [json.loads(line) for line in output.splitlines()]
+    net = package.load(work / "model.onnx", epsilon=0.01)
+    found = net.certify(np.load(work / "points.npz")["x"])
+    assert [each["certified"] for each in records] == found.certified.tolist()
+    assert [each["core"] for each in records] == [each["core"] for each in found.records()]
+    assert records[0]["guarantee"] == "standard"
+    assert records[0]["units"] == "pixels in [0, 1]"
+    assert files(work) == before
+
+
+def test_another_guarantee_and_a_table(work):
+    output, _ = safeset("certify", "model.onnx", "points.npz", "--epsilon", "0.01", "--guarantee", "rt2", cwd=work)
+    assert "rt2, joint" in output
+    assert "points.npz[19]" in output
+
+
+def test_evaluate_and_audit_write_only_where_they_are_told(work):
+    before = files(work)
+    given = ("--data", "labelled.npz", "--epsilon", "0.01")
+    output, _ = safeset("evaluate", "model.onnx", *given, "--per-class", cwd=work)
+    assert "20 test points" in output
+    assert CLASSES[0] in output or CLASSES[1] in output
+    assert "--out FILE" in output
+    audited, _ = safeset("audit", "model.onnx", *given, "--points", "4", "--budget", "0.05", cwd=work)
+    assert "VIOLATION" not in audited
+    assert "Attack on standard" in audited
+    assert files(work) == before
+    safeset("evaluate", "model.onnx", *given, "--out", "evaluation.json", cwd=work)
+    safeset("audit", "model.onnx", *given, "--points", "4", "--budget", "0.05", "--out", "audit.json", cwd=work)
+    for name in ("evaluation.json", "audit.json"):
+        assert json.loads((work / name).read_text())["model"] == "model.onnx"
+    assert json.loads((work / "evaluation.json").read_text())["rows"][0]["top1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("certify", "model.onnx", "points.npz"), "Give epsilon"),
+        (("certify", "none.onnx", "points.npz", "--epsilon", "1"), "none.onnx"),
+        (("certify", "model.onnx", "points.npz", "--epsilon", "1", "--proof", "p.json"), "Leave --proof out"),
+        (("evaluate", "model.onnx", "--epsilon", "1"), "--data"),
+        (("evaluate", "model.onnx", "--data", "labelled.npz"), "Give epsilon"),
+        (("evaluate", "model.onnx", "--data", "digits", "--epsilon", "1"), "points of shape (3, 8, 8)"),
+        (("evaluate", "model.onnx", "--data", "labelled.npz", "--epsilon", "1", "--network", "a:b"), "has its own"),
+        (("audit", "model.onnx", "--data", "labelled.npz"), "Give epsilon"),
+        (("audit", "model.onnx", "--epsilon", "1"), "--data"),
+        (("audit", ".", "--epsilon", "1"), "for an .onnx file alone"),
+        (("evaluate", "model.onnx", "--data", "labelled.npz", "--epsilon", "1", "--out", "model.onnx"), "to be read"),
+    ],
+)
+def test_mistakes_are_messages(work, arguments, message):
+    _, errors = safeset(*arguments, cwd=work, code=1)
+    assert message in " ".join(errors.split())
