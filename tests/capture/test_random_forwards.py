@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from helpers.random_forwards import CHANNELS, CLASSES, OPERATIONS, SIZE, RandomForward
+from safeset import CertifiedNet
 from safeset.capture.capture import capture
 from safeset.proofs.prove import prove
 
@@ -67,6 +68,28 @@ def test_tied_weights_are_captured():
     network.convolutions[3].weight = network.convolutions[0].weight
     network.steps = [("convolved", (0, 0)), ("dilated", (1, 0))]
     check(network)
+
+
+class WithPlainTensor(nn.Module):
+    """A tensor that is neither parameter nor buffer, and one in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.factors, self.more = torch.ones(4), [torch.ones(4)]
+
+    def forward(self, x):
+        return self.head(torch.relu(x * self.factors * self.more[0]))
+
+
+def test_plain_tensors_of_a_module_are_followed():
+    network = WithPlainTensor()
+    net = CertifiedNet(network, input_shape=(4,), guarantee="standard", epsilon=0.1)
+    assert float(net.bounds().head.scale) == pytest.approx(1.0)
+    network.factors.mul_(10)
+    assert float(net.bounds().head.scale) == pytest.approx(10.0)
+    network.more[0].mul_(2)
+    assert float(net.bounds().head.scale) == pytest.approx(20.0)
 
 
 @pytest.mark.slow

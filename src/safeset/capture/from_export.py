@@ -43,9 +43,8 @@ class Exported:
         roots: for values that are written into, the value whose place each takes.
         names: for each tensor that the graph takes, the name of the parameter or buffer that it is.
         constants: tensors that the forward itself makes, by the graph's names.
-        is_rewritten: whether writes into views were taken out of it. Then operations that say where something is
-            written, or read after that, stand in the layers that wrote or read, so that what enters a layer cannot be
-            seen any more.
+        is_rewritten: whether writes into views were taken out of it: then what enters a layer cannot be seen, as some
+            of the operations in it say where others have written.
         input_shape: of one input.
         structure: types and attributes of all modules, without their tensors.
     """
