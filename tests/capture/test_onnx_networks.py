@@ -198,6 +198,22 @@ def test_what_mixes_the_points_of_a_batch_is_refused(tmp_path):
         read_onnx(mixed)
 
 
+@pytest.mark.parametrize(("batch", "reads"), [("n", False), (1, True), (4, True)])
+def test_the_size_of_the_batch_is_no_number_to_compute_with(batch, reads, tmp_path):
+    nodes = [
+        node("Shape", "x", outputs=("s",), end=1),
+        node("Cast", "s", outputs=("n",), to=11),
+        node("Div", "x", "n"),
+    ]
+    path = save(model(nodes, (5,), batch=batch), tmp_path)
+    if not reads:
+        with pytest.raises(safeset.UnsupportedLayerError, match="size of the batch"):
+            read_onnx(path)
+        return
+    x = np.random.default_rng(1).normal(size=(4, 5))
+    np.testing.assert_allclose(read_onnx(path).run(torch.tensor(x)).numpy(), runtime(path)(x), rtol=1e-12)
+
+
 def test_weights_of_all_precisions_are_exact(tmp_path):
     import ml_dtypes
     from onnx import helper

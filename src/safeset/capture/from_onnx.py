@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,22 @@ def read_onnx(path: str | Path) -> Program:
     """
     file = read_file(Path(path))
     with torch.inference_mode(False), torch.no_grad(), without_modes(), strict_arithmetic():
-        return _program(file, str(path))
+        program = _program(file, str(path))
+        if file.input_dims[:1] == (None,) and any(node.kind in ("Shape", "Size") for node in _needed(file)[0]):
+            _check_batch(file, str(path), program)
+        return program
+
+
+def _check_batch(file: File, path: str, program: Program) -> None:
+    """Refuse a file that computes with the size of its batch: with one point it would be another network."""
+    alone = _program(replace(file, input_dims=(1, *file.input_dims[1:])), path)
+    x = torch.rand((2, *program.input_shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found, other = program.run(x), alone.run(x)
+    if not bool(((found - other).abs() <= 1e-9 * (other.abs().amax() + 1e-3)).all()):
+        raise UnsupportedLayerError(
+            f"Expected the logits of a point to be the same in every batch, but got others in {path}: it computes with "
+            "the size of the batch. Export it with a batch of 1."
+        )
 
 
 def _program(file: File, path: str) -> Program:

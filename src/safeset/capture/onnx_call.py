@@ -83,7 +83,7 @@ class Frame:
     def _without_rows(self, value: Value, others: Sequence[Value]) -> Value:
         """A constant that is the same for each point of the batch, once."""
         rank = max((len(each.shape) for each in others if isinstance(each, View)), default=0)
-        if isinstance(value, View) or value.ndim != rank or value.shape[0] < 2:
+        if isinstance(value, View) or not rank or value.ndim != rank or value.shape[0] not in (POINTS, self.batch):
             return value
         return value[:1] if bool(value.eq(value[:1]).all()) else value
 

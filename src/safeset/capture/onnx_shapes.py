@@ -260,9 +260,16 @@ def _view_of_zeros(call: Call, part: Tensor) -> View:
 
 
 def _shape(call: Call) -> Tensor:
-    shape = call.frame.shape(call.value())
+    shape = _stated(call)
     start, end = call.attribute("start", 0), call.attribute("end", len(shape))
     return torch.tensor(shape[start:end], dtype=torch.int64)
+
+
+def _stated(call: Call) -> list[int]:
+    """The shape of a value in the file: with its own batch, where that is fixed."""
+    x = call.value()
+    shape, batch = list(call.frame.shape(x)), call.frame.batch
+    return [batch, *shape[1:]] if batch is not None and isinstance(x, View) and shape[:1] == [POINTS] else shape
 
 
 def _dropout(call: Call) -> Any:
@@ -314,7 +321,7 @@ SHAPES: dict[str, Callable[[Call], Any]] = {
     "SpaceToDepth": _space_to_depth,
     "Concat": _concat,
     "Shape": _shape,
-    "Size": lambda call: torch.tensor(math.prod(call.frame.shape(call.value()))),
+    "Size": lambda call: torch.tensor(math.prod(_stated(call))),
     "Dropout": _dropout,
     "Identity": lambda call: call.value(),
     "Cast": _cast,
