@@ -116,8 +116,8 @@ def main() -> None:
         print(json.dumps(captured(given.one[0], int(given.one[1]))))
         return
     if given.captured:
-        result = {"command": "python benchmarks/networks.py --captured", "commit": commit(), "machine": machine()}
-        save("benchmarks/captured.json", {**result, "rows": measure_captured()})
+        about: dict[str, Any] = {"command": "python benchmarks/networks.py --captured", "commit": commit()}
+        save("benchmarks/captured.json", {**about, "machine": machine(), "rows": measure_captured()})
         return
     device = given.device
     command = f"python benchmarks/networks.py --device {device}"
