@@ -67,8 +67,8 @@ def site_link(target: str, source: str, place: str, repository: str) -> str:
         place: the page's file on the site.
         repository: its address.
 
-    >>> site_link("../src/safeset/layers.py", "docs/layers.md", "layers.md", "https://github.com/o/r")
-    'https://github.com/o/r/blob/main/src/safeset/layers.py'
+    >>> site_link("../src/safeset/evaluation.py", "docs/layers.md", "layers.md", "https://github.com/o/r")
+    'https://github.com/o/r/blob/main/src/safeset/evaluation.py'
     >>> site_link("docs/paper.md", "CHANGELOG.md", "changelog.md", "https://github.com/o/r")
     'paper.md'
     >>> site_link("../CHANGELOG.md", "docs/index.md", "index.md", "https://github.com/o/r")

@@ -58,7 +58,8 @@ def proved(device: str) -> list[dict[str, Any]]:
 
 def captured(name: str, pixels: int) -> dict[str, Any]:
     """Seconds, memory and tightness of one of torchvision's networks, as its batch norm is after some noise."""
-    library = torch.library.Library("torchvision", "DEF")  # what its own build would define
+    library: Any = torch.library  # what torchvision's own build would define
+    library = library.Library("torchvision", "DEF")
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     from torchvision import models

@@ -11,6 +11,7 @@ from torch import nn
 
 from helpers.smooth import SMOOTH, nearly_exact
 from safeset import CertifiedNet
+from safeset.layers import L2Pool
 from safeset.numerics.directed import Up
 from safeset.numerics.multiples import rational
 from safeset.program.activations import ASSUMPTION, ELU, GELU, Mish, Sigmoid, SiLU, Softplus, Tanh
@@ -173,7 +174,7 @@ def test_certificates_name_what_is_assumed():
 
 
 def test_every_smooth_layer_has_its_reference():
-    assert {type(layer) for layer, _ in LAYERS.values()} | {nn.LPPool2d} == set(SMOOTH)
+    assert {type(layer) for layer, _ in LAYERS.values()} | {nn.LPPool2d, L2Pool} == set(SMOOTH)
 
 
 def test_fractions_are_rounded_up():

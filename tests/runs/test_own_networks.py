@@ -132,7 +132,7 @@ def test_own_code_runs_only_by_the_flag(here):
     assert "mynets.py, line 17" in errors
     assert "Trouble" in errors
     _, errors = safeset("train", *common[:-1], "other", "--network", "mynets:strange", cwd=here, code=1)
-    assert "GELU" in errors
+    assert "softmax" in errors
     _, errors = safeset("train", *common, "--network", "mynets:small", "--model", "mlp-2x32", cwd=here, code=1)
     assert "one of --model and --network" in errors
     (here / "recipe.toml").write_text('network = "mynets:broken"\n[data]\nsource = "points.npz"')

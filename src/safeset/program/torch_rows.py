@@ -62,7 +62,7 @@ class Pool1dRule(KnownRule):
             check_no_indices(layer)
         elif layer.ceil_mode or (_Image(layer).padding[1] and not layer.count_include_pad):
             raise UnsupportedLayerError(
-                "Expected average pooling over whole windows (no ceil_mode, padding counted), but got "
+                "Expected average pooling over whole patches (no ceil_mode, padding counted), but got "
                 f"ceil_mode={layer.ceil_mode}, count_include_pad={layer.count_include_pad}."
             )
         return layer  # type: ignore[no-any-return]
