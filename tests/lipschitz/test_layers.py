@@ -228,7 +228,31 @@ LINEAR = (
 )
 
 
-@pytest.fixture(params=CASES)
+# The same operation as another line has, or nearly: drawn in the slow suite.
+ALIKE = {
+    "steep elu",
+    "celu",
+    "hard tanh above 0",
+    "prelu of channels",
+    "unflatten of an image",
+    "images without their edge",
+    "zeros around rows",
+    "zeros as constants",
+    "circular padding of rows",
+    "circular padding of short rows",
+    "reflection padding of rows",
+    "replication padding of rows",
+    "dropout of volumes",
+    "alpha dropout",
+    "alpha dropout of channels",
+    "linear, weight norm",
+    "convolution, valid",
+    "min-max of images",
+    "normalisation, one number",
+}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in CASES])
 def case(request):
     make, shape, known = CASES[request.param]
     torch.manual_seed(0)

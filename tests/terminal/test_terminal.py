@@ -99,7 +99,7 @@ CASES = {
 NARROW = ("evaluate runs/photos --guarantee", "certify runs/photos photos", "data list", "data get", "reproduce --out")
 SLOW = ("figures",)
 TRIED = [
-    pytest.param(case, columns, id=f"{typed}-{columns}")
+    pytest.param(case, columns, id=f"{typed}-{columns}", marks=[pytest.mark.slow] * (columns > 80))
     for cases in CASES.values()
     for case in cases
     for typed in [" ".join(map(str, case[0]))]
