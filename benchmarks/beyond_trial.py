@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -570,9 +570,9 @@ class Teacher(nn.Module):
 
 def folded(teacher: Teacher) -> Teacher:
     """A copy for answers only: batch norms inside the convolutions, bfloat16, channels last."""
-    from torch.nn.utils.fusion import fuse_conv_bn_eval
-
     import copy
+
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
 
     found = copy.deepcopy(teacher).eval()
     for module in list(found.modules()):
