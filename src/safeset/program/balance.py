@@ -27,7 +27,8 @@ MOST_PIXELS = (
     12  # of an axis of an image on which a convolution is looked at: what is best there is good on larger ones
 )
 STEPS, LEAST_STEPS = 80, 30
-DEAR = 3e11  # floating-point operations above which norms are not followed: about ten seconds
+DEAR = 3e11  # floating-point operations of the shortest search above which there is none: about ten seconds
+PASSES = 50  # operations on each weight in one look, beside its products: large matrices are slow to read
 CHEAP = 2e10  # floating-point operations that a search may always take: about a second
 RATE = 0.1  # by how much a logarithm changes in a step, at first
 SHARP = (8.0, 64.0)  # singular values count by these powers, in the first step and in the last
@@ -73,7 +74,7 @@ class LinearMap:
     def products(self) -> int:
         """Multiplications of one look at it."""
         pixels = self.axes[0].outputs * self.axes[1].outputs
-        return len(self.vectors) * self.weight.numel() * pixels
+        return (len(self.vectors) * pixels + PASSES) * self.weight.numel()
 
     def look(self, logs: Tensor, power: float) -> Look:
         """The logarithm of its norm, about, and how that depends on those of the factors."""
@@ -146,8 +147,6 @@ class Balance:
     def search(self) -> Tensor:
         """Logarithms of factors, (count,); that of `ONE` is 0."""
         starts = (torch.zeros(self.count), self._roughly())
-        if not self._steps:
-            return starts[1]
         start = min(starts, key=lambda each: self.estimate(each, QUICK))
         return self._descended(start, torch.arange(self.count) != ONE, self._steps)
 
@@ -174,19 +173,22 @@ class Balance:
                 logs = self._descended(logs, free, self._steps // rounds, SHARP[1:])
         return (logs / unit).round()
 
-    def estimate(self, logs: Tensor, iterations: int | None = None) -> float:
+    def estimate(self, logs: Tensor, iterations: int = FOLLOWED) -> float:
         """The logarithm of the bound, about: pairs of logits count by the mean of their squares."""
-        for _ in range(iterations or (FOLLOWED if self._steps else QUICK)):
+        for _ in range(iterations):
             found = {number: each.look(logs, SHARP[1]).norm for number, each in self.maps.items()}
         return self._whole(found)[0]
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether even the shortest search would take long."""
+        return 4 * LEAST_STEPS * sum(each.products for each in self.maps.values()) > DEAR
 
     @property
     def _steps(self) -> int:
         """As many as cost no more than half of the proof, and no fewer than are of use."""
         work = sum(node.operation.work(node.shape, None) for node in self.program.nodes)
         products = 4 * sum(each.products for each in self.maps.values())  # there and back, and a sum with each
-        if LEAST_STEPS * products > DEAR:
-            return 0
         return int(min(max(max(CHEAP, work / 2) / max(1, products), LEAST_STEPS), STEPS))
 
     def _descended(self, logs: Tensor, free: Tensor, steps: int, sharp: tuple[float, ...] = SHARP) -> Tensor:
