@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 from safeset.capture.comparison import compare
 from safeset.capture.from_export import Exported, export, program_of_export
 from safeset.capture.program_network import ProgramNetwork, check_program
-from safeset.errors import expected
+from safeset.errors import UnsupportedLayerError, expected
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.freezing import check_weights
 from safeset.program.from_modules import frozen_and_program, is_plain, without_cache
@@ -121,8 +121,20 @@ def _evaluated(module: nn.Module, name: str) -> Tensor:
     return value.detach().double().clone()  # type: ignore[no-any-return]
 
 
+def _check_unwrapped(network: nn.Module) -> None:
+    """Refuse what only wraps a network: it adds nothing, and torch.export does not see through it."""
+    kind = type(network).__name__
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in network.modules()):
+        raise UnsupportedLayerError(f"Expected a module, but got TorchScript ({kind}). Give the module it was made of.")
+    wrappers = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
+    inner = wrappers.get(kind)
+    if inner in network._modules:
+        raise UnsupportedLayerError(f"Expected a network, but got one in a {kind}. Give the one inside, its .{inner}.")
+
+
 def _exported(network: nn.Module, input_shape: Shape, exported: Exported | None) -> Captured:
     """A network with a forward of its own: what torch.export sees of it, compared with it at random points."""
+    _check_unwrapped(network)
     for name, layer in network.named_modules():
         check_weights(layer, name)
     check_layers(network)

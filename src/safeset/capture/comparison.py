@@ -7,6 +7,7 @@ from safeset.errors import UnsupportedLayerError, expected
 from safeset.program.program import Program
 
 TOLERANCE = 1e-6  # between the captured and the original logits, relative to the largest: rounding is far smaller
+ONE_TENSOR = "Wrap it in a module whose forward returns its logits alone."
 BATCHES = (1, 5)  # of points at which both are compared
 
 
@@ -23,7 +24,8 @@ def compare(network: nn.Module, program: Program) -> None:
         with torch.no_grad():
             original = network(x.clone())
         if not isinstance(original, Tensor) or original.shape != found.shape:
-            raise expected(f"logits of shape {tuple(found.shape)}", getattr(original, "shape", type(original)))
+            got = tuple(original.shape) if isinstance(original, Tensor) else f"a {type(original).__name__}"
+            raise expected(f"logits of shape {tuple(found.shape)}", got, ONE_TENSOR)
         if not bool(((found - original).abs() <= TOLERANCE * (original.abs().amax(dim=1, keepdim=True) + 1e-3)).all()):
             raise UnsupportedLayerError(
                 f"Expected the captured network to compute what {type(network).__name__} computes, but got other "

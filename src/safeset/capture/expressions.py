@@ -23,6 +23,7 @@ from safeset.program.pointwise import MinMax, ReLU
 from safeset.program.sorting import Greatest, GroupSort, Least
 
 Value = View | Tensor
+FIXED = "FixedLinear"  # the type of matrices that an operation makes itself, as a mean does: nothing trains them
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,8 +211,9 @@ def contracted(graph: Graph, equation: str, operands: Sequence[Value], name: str
 
 
 def along(graph: Graph, x: View, matrix: Tensor, axis: int, name: str) -> View:
-    """A matrix along one axis of the points: (out, in)."""
-    return dense(graph, x.map(lambda p: p.movedim(axis, -1)), matrix, None, name).map(lambda p: p.movedim(-1, axis))
+    """A matrix that nothing trains along one axis of the points: (out, in)."""
+    moved = x.map(lambda places: places.movedim(axis, -1))
+    return dense(graph, moved, matrix, None, name, FIXED).map(lambda places: places.movedim(-1, axis))
 
 
 # -- reductions -------------------------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ def summed(
     if isinstance(x, Squares):
         return Squares(grouped, shape, x.factor / count if mean else x.factor)
     row = torch.full((1, count), 1.0 / count if mean else 1.0, dtype=torch.float64, device=graph.device)
-    return dense(graph, grouped, row, None, name).map(lambda places: places.reshape(shape))
+    return dense(graph, grouped, row, None, name, FIXED).map(lambda places: places.reshape(shape))
 
 
 def rooted(graph: Graph, x: Value | Squares, name: str) -> View:

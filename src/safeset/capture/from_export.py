@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from safeset.capture.aten import handle
-from safeset.capture.expressions import Absent, Squares
+from safeset.capture.comparison import ONE_TENSOR
+from safeset.capture.expressions import FIXED, Absent, Squares
 from safeset.capture.graph import POINTS, Graph, View
 from safeset.capture.in_place import roots_of_writes, writes
 from safeset.capture.squares import Signs
@@ -192,8 +193,8 @@ class _Reading:
             found = found[0]
         value = values.get(found) if isinstance(found, fx.Node) else None
         if not isinstance(value, View) or len(value.shape) != 2:
-            got = f"shape {value.shape}" if isinstance(value, View) else "something else"
-            raise expected("a network that gives one tensor of logits, (batch, classes)", got)
+            got = f"shape {value.shape}" if isinstance(value, View) else _described(found)
+            raise expected("a network that gives one tensor of logits, (batch, classes)", got, ONE_TENSOR)
         return self.graph.finished(with_head(self.graph, value))
 
     def _refusal(self, node: fx.Node, error: Exception) -> UnsupportedLayerError:
@@ -211,7 +212,7 @@ def with_head(graph: Graph, logits: View) -> View:
         return logits
     classes = logits.shape[1]
     identity = torch.eye(classes, dtype=torch.float64, device=graph.device)
-    return graph.add(Linear(identity, None), logits, name="logits", kind="Linear")
+    return graph.add(Linear(identity, None), logits, name="logits", kind=FIXED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +271,11 @@ def _name(node: fx.Node) -> str:
     path = stack[-1][0] if stack else ""
     kind = re.sub(r"_\d+$", "", node.name)
     return f"{path}.{kind}" if path else kind
+
+
+def _described(found: Any) -> str:
+    """What a network gives instead of one tensor."""
+    return f"{len(found)} values" if isinstance(found, list | tuple) else "something that the input does not change"
 
 
 def _line(node: fx.Node) -> str:

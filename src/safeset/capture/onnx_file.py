@@ -203,7 +203,9 @@ class _Reading:
         """The numbers of a tensor: floating-point ones in float64, others in int64 or as booleans."""
         if len(tensor.external_data) or tensor.data_location:
             raise self._wrong(
-                "all numbers in one file", f"external data for {what}", "onnx.save(onnx.load(file), one_file)"
+                "all numbers in one file",
+                f"external data for {what}",
+                "To put it inside: onnx.save(onnx.load(file), one_file)",
             )
         if tensor.data_type not in _TYPES:
             raise self._wrong(

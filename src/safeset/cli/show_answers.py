@@ -102,7 +102,7 @@ def _certificate_cells(record: dict[str, Any]) -> list[str]:
         name += " (grey, repeated in 3 channels: a change of its greys counts √3 times)"
     if record["certified"]:
         return [name, f"{{{_names(record['core'])}}}", _names(record["optional"]), record["promise"]]
-    rest = record["promise"].removeprefix("no certificate: ").removeprefix("no certificate at ε; ")
+    rest = record["promise"].removeprefix("no certificate: ").removeprefix("no certificate at ε; what does hold: ")
     return [name, "⊥ no certificate", "", rest]
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from safeset.capture.expressions import FIXED
 from safeset.certificates.constants import HeadConstants
 from safeset.errors import UnsupportedLayerError, expected, nearest
 from safeset.program.from_modules import is_plain, layer_names
@@ -45,7 +46,8 @@ def parts_of(network: nn.Module, program: Program) -> tuple[Part, ...]:
         if module is not None and node.place.is_layer and has_rule(module):
             parts.append(Part(node.place, name, None))
         else:
-            fixed = not isinstance(node.operation, Linear | ChannelAffine | Sliding) or not node.operation.constants()
+            weighted = isinstance(node.operation, Linear | ChannelAffine | Sliding) and node.operation.constants()
+            fixed = not weighted or node.place.type == FIXED
             factor = float(node.operation.prove(node.shape, "auto", None)[0]) if fixed else None
             parts.append(Part(node.place, None, factor))
     return tuple(parts)
@@ -111,6 +113,8 @@ class _Estimate(nn.Module):
         """The head's weights; those of the identity, where logits are no layer's."""
         if head.layer is not None:
             return self.network.get_submodule(head.layer).weight  # type: ignore[return-value]
+        if head.factor is None:
+            raise _only_certified(head.place)
         example = next(self.network.parameters())
         return torch.eye(head.place.shape[0], device=example.device, dtype=example.dtype)
 
@@ -130,10 +134,7 @@ class _Estimate(nn.Module):
         place = part.place
         if part.layer is None:
             if part.factor is None:
-                raise UnsupportedLayerError(
-                    f"Expected weights in layers that have a rule, such as nn.Linear, but got a {place.type} whose "
-                    f"weights the forward takes from elsewhere ({place.name!r}): it can only be certified."
-                )
+                raise _only_certified(place)
             return part.factor
         layer = self.network.get_submodule(part.layer)
         rule, vector = training_rule(layer, part.layer), vectors.get(place.name)
@@ -144,3 +145,10 @@ class _Estimate(nn.Module):
         if vector is not None:
             following[place.name] = vector
         return factor
+
+
+def _only_certified(place: Place) -> UnsupportedLayerError:
+    return UnsupportedLayerError(
+        f"Expected weights in layers that have a rule, such as nn.Linear, but got a {place.type} whose weights the "
+        f"forward takes from elsewhere ({place.name!r}): it can only be certified."
+    )

@@ -62,6 +62,8 @@ class CertifiedNet(Certifying):
         super().__init__()
         if not isinstance(network, nn.Module):
             raise expected("`network` to be a torch.nn.Module", type(network).__name__)
+        if isinstance(network, CertifiedNet):
+            raise expected("`network` to be a plain module", "a CertifiedNet", "Give its .network.")
         self.network = network
         self.input_shape = check_shape(input_shape)
         self.epsilon = one_epsilon(epsilon, eps)

@@ -23,8 +23,10 @@ def check_weights(layer: nn.Module, name: str) -> None:
     """Refuse a layer whose weights are not there yet, or are complex."""
     for part, tensor in (*layer.named_parameters(), *layer.named_buffers()):
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
-            got = f"a {type(layer).__name__} without"
-            raise expected(f"layer {name!r} to have weights", got, "Run the network once.")
+            owner = part.rpartition(".")[0]
+            got = f"a {type(layer.get_submodule(owner)).__name__} without"
+            whole = join_names(name, owner) if owner else name
+            raise expected(f"layer {whole!r} to have weights", got, "Run the network once.")
         if tensor.is_complex():
             raise expected(f"real weights in layer {name!r}", f"complex numbers in {part!r}")
 

@@ -48,7 +48,7 @@ def load_onnx(
     if not path.is_file():
         raise expected(f"an ONNX file at {path}", "a folder" if path.is_dir() else "none")
     if epsilon is None:
-        raise expected(f"a radius for {path}", "none", "Give epsilon, in the units of the input.")
+        raise expected(f"a radius for {path}", "none", "Give epsilon (--epsilon), in the units of the input.")
     program = read_onnx(path)
     compare_with_runtime(path, program)
     network = ProgramNetwork(_with_own_head(fold(program)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from safeset.errors import expected
+from safeset.errors import counted, expected
 from safeset.inputs import as_number
 from safeset.numerics.integers import Deadline, OutOfTimeError
 from safeset.program.linear import Linear
@@ -102,7 +102,7 @@ def verify(
     if undecided:
         reason = "Some inputs have no bounds, or lie too close to the border of what is asked."
         return Verdict("unknown", reason, boxes=looked)
-    return Verdict("unsat", f"Proved in {looked:,} boxes.", boxes=looked)
+    return Verdict("unsat", f"Proved in {counted(looked, 'box', 'boxes')}.", boxes=looked)
 
 
 def boxes_of(query: Query) -> list[tuple[Box, list[Case]]]:
