@@ -64,17 +64,21 @@ def _rsub(graph: Graph, a: Arguments, name: str) -> Value | Squares:
     return _add(graph, Arguments(input=a.other, other=a.input, alpha=getattr(a, "alpha", 1)), name, -1)
 
 
+def _times(graph: Graph, x: Value, y: Value, name: str) -> Value:
+    return x * y if isinstance(x, Tensor) and isinstance(y, Tensor) else ex.multiplied(graph, x, y, name)
+
+
 def _lerp(graph: Graph, a: Arguments, name: str) -> Value:
     weight = value_of(a.weight)
     if not isinstance(weight, Tensor):
         raise UnsupportedLayerError("a mixture whose weights depend on the input has no Lipschitz constant")
-    first, second = ex.multiplied(graph, a.input, 1 - weight, name), ex.multiplied(graph, a.end, weight, name)
+    first, second = _times(graph, value_of(a.input), 1 - weight, name), _times(graph, value_of(a.end), weight, name)
     return ex.added(graph, first, second, name)
 
 
 def _add_product(graph: Graph, a: Arguments, name: str) -> Value:
-    product = ex.multiplied(graph, value_of(a.tensor1), value_of(a.tensor2), name)
-    product = product if a.value == 1 else ex.multiplied(graph, product, number_of(a.value), name)
+    product = _times(graph, value_of(a.tensor1), value_of(a.tensor2), name)
+    product = product if a.value == 1 else _times(graph, product, number_of(a.value), name)
     return ex.added(graph, value_of(a.input), product, name)
 
 

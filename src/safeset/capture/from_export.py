@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from safeset.capture.aten import handle
+from safeset.capture.aten import handle, name_of
+from safeset.capture.aten_handlers import HANDLERS
 from safeset.capture.comparison import ONE_TENSOR
 from safeset.capture.expressions import FIXED, Absent, Squares
 from safeset.capture.graph import POINTS, Graph, View
@@ -47,7 +48,7 @@ class Exported:
         is_rewritten: whether writes into views were taken out of it: then what enters a layer cannot be seen, as some
             of the operations in it say where others have written.
         input_shape: of one input.
-        structure: types and attributes of all modules, without their tensors.
+        form: types, attributes and methods of all modules, without their tensors.
     """
 
     graph: fx.Graph
@@ -56,11 +57,11 @@ class Exported:
     constants: Mapping[str, Tensor]
     is_rewritten: bool
     input_shape: Shape
-    structure: list[Any]
+    form: tuple[Any, ...]
 
     def is_of(self, network: nn.Module, input_shape: Shape) -> bool:
         """Whether it is what a network computes that may have other weights."""
-        return self.input_shape == input_shape and same_values(self.structure, Content.of(network).structure)
+        return self.input_shape == input_shape and same_values(self.form, Content.of(network).form)
 
 
 def export(network: nn.Module, input_shape: Shape) -> Exported:
@@ -89,8 +90,8 @@ def export(network: nn.Module, input_shape: Shape) -> Exported:
         )
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     constants = {key: whole.constants[name] for key, name in signature.inputs_to_lifted_tensor_constants.items()}
-    structure = Content.of(network).structure
-    return Exported(whole.graph, roots, names, constants, is_rewritten, input_shape, structure)
+    form = Content.of(network).form
+    return Exported(whole.graph, roots, names, constants, is_rewritten, input_shape, form)
 
 
 def program_of_export(exported: Exported, network: nn.Module, input_shape: Shape) -> Program:
@@ -146,6 +147,7 @@ class _Reading:
             with torch.no_grad():
                 return target(*args, **kwargs)
         try:
+            _check_numbers(node)
             return handle(self.graph, target, args, kwargs, _name(node) if layer is None else layer.name)
         except Exception as error:  # whatever torch says of shapes that do not fit
             raise self._refusal(node, error) from None
@@ -198,7 +200,7 @@ class _Reading:
         return self.graph.finished(with_head(self.graph, value))
 
     def _refusal(self, node: fx.Node, error: Exception) -> UnsupportedLayerError:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         return UnsupportedLayerError(
             f"Expected operations with a Lipschitz constant that safeset can prove, but got {node.target}"
             f"{_line(node)}: {reason}. To teach safeset a layer of your own: safeset.register_layer."
@@ -263,6 +265,15 @@ def _depends(*values: Any) -> bool:
         elif isinstance(value, View | Squares | Signs | Absent):
             return True
     return False
+
+
+def _check_numbers(node: fx.Node) -> None:
+    """Refuse to compute with the size of the batch: views have one of their own."""
+    kinds = (torch.SymInt, torch.SymFloat)
+    if name_of(node.target) in HANDLERS and any(
+        isinstance(each.meta.get("val"), kinds) for each in node.all_input_nodes
+    ):
+        raise UnsupportedLayerError("numbers must not depend on the size of the batch")
 
 
 def _name(node: fx.Node) -> str:

@@ -97,6 +97,9 @@ def _pooled(makes: Callable[[Call, View, _Kernel], View]) -> Callable[[Call], Vi
     def handler(call: Call) -> View:
         x = _image(call)
         kernel = _Kernel(call, x.shape[2:], call.attribute("kernel_shape", [0]))
+        if str(call.attribute("auto_pad", "NOTSET")).startswith("SAME") and set(kernel.dilation) != {1}:
+            # ONNX counts the dilated kernel, onnxruntime the plain one.
+            raise UnsupportedLayerError("pooling with dilation and padding 'SAME', which runtimes read differently")
         call.frame.spend([*x.shape[1:2], *kernel.outputs, *kernel.size])
         return call.frame.of_image(makes(call, x, kernel))
 

@@ -161,7 +161,8 @@ class CertifiedNet(Certifying):
         raise expected(
             "weights that stay the same while they are copied",
             "others each time",
-            "Another thread changes the network: stop it, or certify net.frozen(), made before.",
+            "Another thread changes the network: stop it, or certify net.frozen(), made before. Or an attribute of a "
+            "module equals no copy of itself: give its class an __eq__.",
         )
 
     def _proved(self, convolutions: str | None = None) -> tuple[Sealed, Proof]:

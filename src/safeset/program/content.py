@@ -1,9 +1,12 @@
 """What a module is, so that a change can be noticed: how its layers are put together, and every number in them."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from functools import cached_property
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,20 +19,28 @@ class Content:
 
     structure: list[Any]
     tensors: dict[str, Tensor]
+    code: list[dict[str, CodeType]]  # what the methods of all modules are, so that one that is replaced is noticed
 
     @staticmethod
     def of(network: nn.Module) -> "Content":
         """That of a network as it is now; the tensors are the network's own."""
-        structure = []
+        structure, code = [], []
         for name, layer in network.named_modules(remove_duplicate=False):
             attributes = {key: value for key, value in vars(layer).items() if key not in _TORCH_OWN}
             structure.append((name, type(layer), registration(layer), attributes))
+            code.append(_code(type(layer)))
         tensors = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
-        return Content(structure, {name: tensor.detach() for name, tensor in tensors})
+        return Content(structure, {name: tensor.detach() for name, tensor in tensors}, code)
 
     def kept(self) -> "Content":
         """A copy that shares no memory with the network, nor anything that its attributes hold."""
-        return Content(copy.deepcopy(self.structure), {name: each.clone() for name, each in self.tensors.items()})
+        tensors = {name: each.clone() for name, each in self.tensors.items()}
+        return Content(copy.deepcopy(self.structure), tensors, self.code)
+
+    @cached_property
+    def form(self) -> tuple[Any, ...]:
+        """All but the tensors: what decides which operations there are."""
+        return self.structure, self.code
 
     def has_rules_of(self, other: "Content") -> bool:
         """Whether both have the same layers, by type and by the rules that were registered."""
@@ -37,21 +48,76 @@ class Content:
 
     def equals(self, other: "Content") -> bool:
         """Whether both are the same, number by number, on the same device and in the same precision."""
-        return same_values(self.structure, other.structure) and same_tensors(self.tensors, other.tensors)
+        return same_values(self.form, other.form) and same_tensors(self.tensors, other.tensors)
 
 
 def same_values(first: Any, second: Any) -> bool:
-    """Whether both are equal, tensors that are no buffers number by number; not, where they cannot be compared."""
+    """Whether both are equal, tensors that are no buffers number by number; not, where they cannot be compared.
+
+    Of objects that equal nothing but themselves, such as partial functions and most classes, that is asked of what they
+    are made of, as `copy.deepcopy` sees it: a copy is the same until one of both changes.
+    """
+    try:
+        return _same(first, second, {})
+    except RecursionError:
+        return False
+
+
+def _same(first: Any, second: Any, seen: dict[tuple[int, int], Any]) -> bool:
+    """The same; ``seen`` has the pairs that are being compared, alive, because objects may hold themselves."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         return same_tensors({"": first.detach()}, {"": second.detach()})
-    if isinstance(first, list | tuple) and type(first) is type(second) and len(first) == len(second):
-        return all(same_values(one, two) for one, two in zip(first, second, strict=True))
-    if isinstance(first, dict) and type(first) is type(second) and list(first) == list(second):
-        return all(same_values(first[key], second[key]) for key in first)
+    if first is second:  # NaN too
+        return True
+    if type(first) is not type(second):
+        return _equal(first, second)
+    if (id(first), id(second)) in seen:
+        return True
+    if isinstance(first, list | tuple) and len(first) == len(second):
+        seen = {**seen, (id(first), id(second)): (first, second)}
+        return all(_same(one, two, seen) for one, two in zip(first, second, strict=True))
+    if isinstance(first, dict) and list(first) == list(second):
+        seen = {**seen, (id(first), id(second)): (first, second)}
+        return all(_same(first[key], second[key], seen) for key in first)
+    parts = _parts(first), _parts(second)
+    if None in parts:
+        return _equal(first, second)
+    return _same(*parts, {**seen, (id(first), id(second)): (first, second)})
+
+
+def _equal(first: Any, second: Any) -> bool:
     try:
         return bool(first == second)
-    except (RuntimeError, ValueError):
+    except (RuntimeError, TypeError, ValueError):
         return False
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What an object is made of, if it knows no equality that could be asked; None if it knows one, or has no parts."""
+    if isinstance(value, np.ndarray):
+        return [value.dtype, value.shape, value.tolist() if value.dtype.hasobject else value.tobytes()]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    kind: Any = type(value)
+    asks_parts = is_dataclass(value) or isinstance(value, SimpleNamespace)  # their equality is that of their parts
+    if isinstance(value, type | FunctionType) or not (asks_parts or kind.__eq__ is object.__eq__):
+        return None
+    try:
+        made = value.__reduce_ex__(4)
+    except Exception:  # whatever it may raise: it cannot be copied either
+        return None
+    return [part if index < 3 else list(part or ()) for index, part in enumerate(made)] if type(made) is tuple else None
+
+
+def _code(kind: type) -> dict[str, CodeType]:
+    """The code of all methods that a module's classes define, but for those of torch's own base class."""
+    classes = [each for each in kind.__mro__ if each not in nn.Module.__mro__]
+    return {
+        f"{place}.{name}": value.__code__
+        for place, each in enumerate(classes)
+        for name, value in vars(each).items()
+        if isinstance(value, FunctionType)
+    }
 
 
 def same_tensors(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from safeset.errors import expected
+from safeset.inputs import all_finite
 from safeset.lipschitz.forward_error_exact import LEAST, UNIT, error_of
 from safeset.numerics.integers import Deadline
 from safeset.numerics.multiples import Multiples
@@ -56,6 +58,11 @@ class PReLU(Activation):
 
     kind = "PReLU"
     slopes: Tensor
+
+    def __post_init__(self) -> None:
+        """Refuse what are no slopes."""
+        if not all_finite(self.slopes):
+            raise expected("finite slopes of PReLU", "NaN or infinite ones")
 
     def run(self, *inputs: Tensor) -> Tensor:
         """By ATen."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,11 @@ class LeakyReLU(Operation):
 
     kind = "LeakyReLU"
     slope: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no slope: max(1, NaN) is 1."""
+        if not isfinite(self.slope):
+            raise expected("a finite slope of LeakyReLU", self.slope)
 
     def run(self, *inputs: Tensor) -> Tensor:
         """By ATen."""

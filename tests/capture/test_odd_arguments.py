@@ -1,0 +1,68 @@
+"""Calls with arguments that nobody expects: understood, or refused with a reason."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from helpers.onnx_files import model, node, save
+from safeset import CertifiedNet, UnsupportedLayerError
+from safeset.capture.from_onnx import read_onnx
+
+CONSTANT = torch.linspace(-1, 1, 4, dtype=torch.float64)
+
+
+class Around(nn.Module):
+    """A function between two layers."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head, self.function = nn.Linear(3, 4), nn.Linear(4, 2), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of the features."""
+        return self.head(self.function(self.first(x)))
+
+
+def _net(function: Callable[[Tensor], Tensor]) -> CertifiedNet:
+    return CertifiedNet(Around(function).double(), input_shape=(3,), guarantee="standard", epsilon=0.01)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.lerp(CONSTANT, x, 0.3),
+        lambda x: torch.lerp(x, CONSTANT, 0.3),
+        lambda x: torch.addcmul(x, CONSTANT, CONSTANT, value=2.0),
+    ],
+)
+def test_constants_among_values(function: Callable[[Tensor], Tensor]) -> None:
+    net, x = _net(function), torch.ones(2, 3, dtype=torch.float64)
+    assert torch.allclose(net.frozen()(x), net(x).detach())
+
+
+@pytest.mark.parametrize("slope", [float("nan"), float("inf")])
+def test_slopes_that_are_no_numbers_are_refused(slope: float) -> None:
+    # Far from 0, where no random point comes to the side that the slope is of.
+    with pytest.raises(UnsupportedLayerError, match="finite slope"):
+        _net(lambda x: functional.leaky_relu(x + 1e6, slope))
+    with pytest.raises(UnsupportedLayerError, match="finite slopes"):
+        _net(lambda x: functional.prelu(x + 1e6, torch.full((1,), slope, dtype=torch.float64)))
+
+
+def test_the_size_of_a_batch_is_no_number_to_compute_with() -> None:
+    with pytest.raises(UnsupportedLayerError, match="batch"):
+        _net(lambda x: x * (torch.sym_max(x.shape[0], 64) / 64))
+
+
+@pytest.mark.parametrize("padding", ["SAME_UPPER", "SAME_LOWER"])
+def test_dilated_pooling_that_runtimes_pad_differently_is_refused(padding: str, tmp_path: Path) -> None:
+    # ONNX pads for the dilated kernel; onnxruntime for the plain one, so that it gives fewer rows.
+    pooling = node("MaxPool", "x", kernel_shape=[3, 3], dilations=[2, 2], auto_pad=padding, outputs=("pooled",))
+    file = save(model([pooling, node("Flatten", "pooled")], (2, 6, 6)), tmp_path)
+    with pytest.raises(UnsupportedLayerError, match="dilation"):
+        read_onnx(file)

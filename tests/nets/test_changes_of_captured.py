@@ -1,0 +1,91 @@
+"""Networks with a forward of their own that change between two certificates: each is noticed, whatever they hold."""
+
+import functools
+from types import MethodType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from safeset import CertifiedNet
+
+
+class Small(nn.Module):
+    """With a forward of its own, and an attribute of any kind."""
+
+    def __init__(self, held: Any = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head, self.held = nn.Linear(3, 4), nn.Linear(4, 2), held
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As a method of its own has it."""
+        return self.factor() * self.head(self.first(x).relu())
+
+    def factor(self) -> float:
+        """Of the logits."""
+        return float(getattr(self.held, "factor", 1.0))
+
+
+class Plain:
+    """Equals nothing but itself."""
+
+    def __init__(self) -> None:
+        self.factor = 2.0
+        self.me = self
+
+
+def _certified(network: nn.Module) -> CertifiedNet:
+    net = CertifiedNet(network.double(), input_shape=(3,), guarantee="standard", epsilon=0.01)
+    net.certify(torch.ones(1, 3))
+    return net
+
+
+def _fifty_times(method: Any) -> Any:
+    if method.__code__.co_argcount == 1:
+        return lambda self: 50 * method(self)
+    return lambda self, x: 50 * method(self, x)
+
+
+def _check_current(net: CertifiedNet) -> None:
+    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.allclose(net.frozen()(x), net(x), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        np.array([1.0, float("nan")]),
+        functools.partial(nn.ReLU, inplace=True),
+        float("nan"),
+        Plain(),
+        SimpleNamespace(inside=Plain(), factor=3.0),
+        nn.Linear(2, 2).extra_repr,
+    ],
+    ids=["array", "partial", "nan", "object", "nested", "method"],
+)
+def test_attributes_that_equal_no_copy_of_themselves(held: Any) -> None:
+    net = _certified(Small(held))
+    _check_current(net)
+    assert net._seal() is net._seal()  # nothing has changed, so nothing is made again
+
+
+def test_a_change_inside_an_object_is_noticed() -> None:
+    network = Small(Plain())
+    net = _certified(network)
+    network.held.factor = 50.0
+    _check_current(net)
+
+
+@pytest.mark.parametrize("name", ["factor", "forward"])
+def test_a_method_replaced_in_a_class_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Inherits(Small):
+        pass
+
+    net, before = _certified(Inherits()), getattr(Small, name)
+    monkeypatch.setattr(Small, name, _fifty_times(before))
+    _check_current(net)
+    assert isinstance(net.network.forward, MethodType)
