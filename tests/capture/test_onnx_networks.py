@@ -268,7 +268,7 @@ def test_other_weights_are_another_net(net):
 def test_batch_norm_is_folded(tmp_path):
     nodes = [node("MatMul", "x", "w", outputs=("p",)), node("BatchNormalization", "p", "b", "b", "b", "b")]
     path = save(model(nodes, (5,), constants={"w": W, "b": BIAS}), tmp_path)
-    assert [place.type for place in read_onnx(path).places] == ["Linear", "ChannelAffine", "Linear"]
+    assert [place.type for place in read_onnx(path).places] == ["Linear", "ChannelAffine", "FixedLinear"]
     net = safeset.load(path, epsilon=0.1)
     assert [place.type for place in net.network.places] == ["Linear"]
     x = torch.rand(4, 5, dtype=torch.float64)
