@@ -47,6 +47,11 @@ class _Kernel:
         self.outputs = [self._count(axis) for axis in range(axes)]
 
     @property
+    def is_padded_like_torch(self) -> bool:
+        """Whether torch pools with such padding: the same on both sides, and at most half of the kernel."""
+        return self.is_symmetric and all(2 * p <= k for p, k in zip(self.padding, self.size, strict=True))
+
+    @property
     def is_symmetric(self) -> bool:
         """Whether there are as many zeros before as after."""
         return all(before == after for before, after in self.ends)
@@ -144,8 +149,8 @@ def _max_pool(call: Call) -> Any:
 
 
 def _largest(call: Call, x: View, kernel: _Kernel) -> View:
-    """Maxima; where torch has no such padding, of windows in which an entry stands in for what is outside."""
-    if kernel.is_symmetric and all(2 * p <= k for p, k in zip(kernel.padding, kernel.size, strict=True)):
+    """Maxima; where torch has no such padding, of patches in which an entry stands in for what is outside."""
+    if kernel.is_padded_like_torch:
         return images.max_pooled(
             call.graph,
             x,
@@ -164,10 +169,10 @@ def _largest(call: Call, x: View, kernel: _Kernel) -> View:
             raise UnsupportedLayerError("max-pooling with a kernel that lies in the padding")
         instead = reads.gather(1, inside.int().argmax(dim=1, keepdim=True))
         rows.append(torch.where(inside, reads, instead))
-    return call.graph.add(Greatest(), _windows(x, rows), name=call.name)
+    return call.graph.add(Greatest(), _patches(x, rows), name=call.name)
 
 
-def _windows(x: View, rows: Sequence[Tensor]) -> View:
+def _patches(x: View, rows: Sequence[Tensor]) -> View:
     """What a kernel reads at each place, together in the last axis."""
     if len(rows) == 1:
         return x.map(lambda places: places[:, :, rows[0]])
@@ -180,7 +185,7 @@ def _average(call: Call, x: View, kernel: _Kernel) -> View:
     counts = bool(call.attribute("count_include_pad", 0))
     if set(kernel.dilation) != {1}:
         raise UnsupportedLayerError("average pooling with dilation")
-    if kernel.is_symmetric and all(2 * p <= k for p, k in zip(kernel.padding, kernel.size, strict=True)):
+    if kernel.is_padded_like_torch:
         return images.average_pooled(
             call.graph,
             x,
@@ -222,7 +227,7 @@ def _root(call: Call, x: View, kernel: _Kernel) -> View:
         for axis, end in enumerate(kernel.ends)
     ]
     rows = [kernel.rows(axis) + before for axis, (before, _) in enumerate(ends)]
-    return call.graph.add(RootOfSquares(), _windows(_zeros_around(call, x, ends), rows), name=call.name)
+    return call.graph.add(RootOfSquares(), _patches(_zeros_around(call, x, ends), rows), name=call.name)
 
 
 def _check_two(call: Call) -> None:

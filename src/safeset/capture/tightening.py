@@ -24,7 +24,7 @@ def has_batch_norm(program: Program) -> bool:
 def tighten(program: Program) -> Program:
     """The same network, up to rounding, with a bound that is mostly smaller: what comes out is proved and runs."""
     folded = merge(fold(program))
-    return rebalance(folded, powers_of_two=_is_unchanged(program, folded))
+    return rebalance(folded, powers_of_two=program.equals(folded))  # if nothing was folded, logits stay the same
 
 
 def tighten_layers(frozen: nn.Module, program: Program) -> tuple[nn.Module, Program]:
@@ -34,7 +34,7 @@ def tighten_layers(frozen: nn.Module, program: Program) -> tuple[nn.Module, Prog
     joined in other ways they stay as they were, and the program alone is another one.
     """
     folded = fold(program)
-    tight = rebalance(folded, powers_of_two=_is_unchanged(program, folded))
+    tight = rebalance(folded, powers_of_two=program.equals(folded))  # if nothing was folded, logits stay the same
     if len(_sums(tight)) != len(_sums(program)):
         return frozen, tight
     layers, nodes = copy.deepcopy(frozen), {node.name: node for node in tight.nodes}
@@ -46,11 +46,6 @@ def tighten_layers(frozen: nn.Module, program: Program) -> tuple[nn.Module, Prog
         parent, _, name = node.name.rpartition(".")
         setattr(layers.get_submodule(parent), name, made)
     return frozen_and_program(layers, program.input_shape)
-
-
-def _is_unchanged(program: Program, folded: Program) -> bool:
-    """Whether nothing was folded: then factors must be powers of two, so that logits stay the same bit for bit."""
-    return len(program.nodes) == len(folded.nodes) and program.equals(folded)
 
 
 def _sums(program: Program) -> list[Node]:
