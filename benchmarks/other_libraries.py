@@ -16,6 +16,7 @@ import torch
 from common import ROOT, commit, machine, save
 from safeset import UnsupportedLayerError
 from safeset.capture.capture import capture
+from safeset.capture.tightening import tighten
 
 POINTS, SEED = 8, 0
 
@@ -37,7 +38,7 @@ def measure() -> dict[str, Any]:
     rows = []
     for name, layer in LAYERS.items():
         torch.manual_seed(SEED)
-        program = capture(lived_in(layer.make(), layer.shape), layer.shape).program
+        program = tighten(capture(lived_in(layer.make(), layer.shape), layer.shape).program)
         least = steepest(program, torch.randn(POINTS, *layer.shape, dtype=torch.float64))
         numbers = {"proved": proved(program), "least": least}
         rows.append({"library": layer.library, "layer": name, "claim": layer.claim, **numbers})

@@ -117,8 +117,8 @@ MUTANTS = {
         "lipschitz/test_bounds",
         (
             "lipschitz/dense.py",
-            "gram = first @ first.mT",
-            "gram = (first.float() @ first.mT.float()).double()",
+            "strip = first[:, rows] @ first[:, known].mT",
+            "strip = (first[:, rows].float() @ first[:, known].mT.float()).double()",
         ),
     ],
     "weights changed after the proof": [
@@ -214,7 +214,7 @@ MUTANTS = {
     ],
     "the residual forgotten": [
         "lipschitz/test_bounds",
-        ("lipschitz/dense.py", " + row_sum(mirrored(residual))", ""),
+        ("lipschitz/dense.py", " + row_sum(mirrored(shifted))", ""),
         ("lipschitz/dense.py", "top * (1 + excess)", "top * (1 - 1e-9)"),
         ("lipschitz/dense.py", "if bool((info != 0).any()) or not bool(factor.isfinite().all()):", "if False:"),
     ],

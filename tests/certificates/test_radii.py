@@ -61,7 +61,7 @@ def windows_are_those_of_the_definition(data, values, method):
 
 
 @given(data=st.data(), values=logits(), method=st.sampled_from(["uniform", "floating"]))
-@settings(max_examples=1000)
+@settings(max_examples=300)
 def test_windows_are_those_of_the_definition(data, values, method):
     windows_are_those_of_the_definition(data, values, method)
 

@@ -6,13 +6,14 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.convolutions import convolutions
 from helpers.exact_norm import at_least_norm, convolution_matrix, within
 from helpers.matrices import GEOMETRY, KINDS, SCALES, matrix_of_a_kind
 from safeset.errors import ArgumentError
+from safeset.lipschitz import convolution_proof, dense
 from safeset.lipschitz.block_cholesky import largest_eigenvalue
 from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import exact_bound, torus_bound
@@ -29,6 +30,35 @@ def test_a_dense_bound_is_just_above_the_norm(kind, scale):
         matrix = matrix_of_a_kind(rng, kind, *rng.integers(1, 8, size=2)) * scale
         bound = spectral_bound(torch.tensor(matrix))
         assert within(matrix, bound, 1e-8 if np.abs(matrix).max() > 1e-290 else 1.0), matrix.tolist()
+
+
+@pytest.fixture
+def as_if_large(monkeypatch):
+    """Small matrices by what large ones get: strips of two rows, one eigenvalue instead of all; images in blocks."""
+    monkeypatch.setattr(dense, "STRIP", 2)
+    monkeypatch.setattr(dense, "LARGE", 1)
+    monkeypatch.setattr(convolution_proof, "_prefers_torus", lambda torus, blocks: False)
+
+
+@pytest.mark.usefixtures("as_if_large")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_bounds_of_large_matrices_are_just_above_the_norm_too(kind, scale):
+    test_a_dense_bound_is_just_above_the_norm(kind, scale)
+
+
+@pytest.mark.usefixtures("as_if_large")
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32), GEOMETRY, GEOMETRY, st.integers(1, 3), st.integers(1, 3), st.sampled_from(KINDS))
+def test_bounds_of_large_convolutions_are_above_the_norm_too(seed, rows, columns, out, into, kind):
+    convolution, matrix = convolutions(seed, rows, columns, out, into, kind)
+    assert within(matrix, exact_bound(convolution), 1e-9)
+
+
+def test_a_large_matrix_in_strips():
+    weight = torch.randn(dense.LARGE + 100, 1300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    norm = float(torch.linalg.matrix_norm(weight, 2))
+    assert norm * (1 - 1e-12) <= spectral_bound(weight) <= norm * (1 + 1e-8)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from safeset import Affinity, ArgumentError, certify_logits
@@ -59,6 +59,7 @@ def networks_of(data, seed, *guarantees):
     return {row: replace(each, labels=labels) for row, each in found.items()}
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 10_000))
 def test_eurosat(seed):
     networks = networks_of("eurosat", seed, "standard", "rt3", SETS, Affinity([[0, 1, 5], [2, 3]]))
@@ -83,6 +84,7 @@ def test_eurosat(seed):
             assert got == (pytest.approx((vra[row] - vra["standard"]) / gain) if gain else None)
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 10_000))
 def test_cifar100(seed):
     networks = networks_of("cifar100", seed, "standard", "rt5", SETS)
@@ -114,6 +116,7 @@ def test_cifar100(seed):
             assert found[name][way] == (None if value is None else pytest.approx(value, abs=1e-12)), name
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 10_000))
 def test_membership_and_pairs(seed):
     networks = networks_of("tiny-imagenet", seed, "standard", "rt5")

@@ -132,3 +132,19 @@ def test_what_is_large_or_gains_nothing_stays(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(merging, "MOST_SIDE", 31)
     assert merge(large) is large
+
+
+def test_a_matrix_that_is_smaller_than_what_it_replaces_needs_no_comparison(monkeypatch):
+    """Nine copies of each entry, and a layer that reads them: a ninth of its weights remain."""
+    monkeypatch.setattr(merging, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(merging, "_composed", None)
+    copies = Select(torch.arange(4).repeat_interleave(9))
+    program = program_from((4,), copies, Linear(numbers(5, 36), numbers(5)), ReLU(), Linear(numbers(3, 5), None))
+    merged = merge(program)
+    assert [tuple(node.operation.weight.shape) for node in merged.nodes if isinstance(node.operation, Linear)] == [
+        (5, 4),
+        (3, 5),
+    ]
+    x = numbers(7, 4, seed=9)
+    torch.testing.assert_close(merged.run(x), program.run(x))
+    assert prove(merged).bounds.head.scale <= prove(program).bounds.head.scale * (1 + 1e-9)

@@ -5,6 +5,7 @@ from the edges all blocks of a diagonal are equal. c·I minus it is factored blo
 columns in memory, and what the factors leave over is measured and counted, as in `dense`.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,11 +13,9 @@ import torch
 from torch import Tensor
 
 from safeset.lipschitz.convolution import Convolution, kernel_norm
-from safeset.lipschitz.dense import mirrored
+from safeset.lipschitz.dense import mirrored, strips
+from safeset.lipschitz.lanczos import lanczos_top
 from safeset.numerics.directed import Up, gamma
-from safeset.numerics.threads import one_thread
-
-LANCZOS_ITERATIONS = 500
 
 
 def search_block_proof(gram: "BlockGram") -> tuple[Up, float]:
@@ -153,14 +152,16 @@ def shifted_bound(gram: BlockGram, c: float) -> Up | None:
                     return None
             _add_sums(entries, shifted, i, j)
             for k in range(max(0, i - band), j):
-                shifted.addmm_(columns[k][i], columns[k][j].mT, alpha=-1.0)
+                _subtract(shifted, columns[k][i], columns[k][j], lower=i == j)
             if i == j:
                 column[i], info = torch.linalg.cholesky_ex(shifted)
                 if bool(info != 0):
                     return None
             else:
                 column[i] = torch.linalg.solve_triangular(column[j], shifted.mT, upper=False).mT
-            shifted.addmm_(column[i], column[j].mT, alpha=-1.0)
+            for some in strips(side):  # what is left over; column[j] is 0 above its diagonal
+                known, below = slice(0, some.stop), slice(some.start if i == j else 0, side)
+                shifted[below, some].addmm_(column[i][below, known], column[j][some, known].mT, alpha=-1.0)
             _add_sums(residuals, mirrored(shifted) if i == j else shifted, i, j)
             across[i] += column[i].abs().sum(dim=1)
             down[j] += column[i].abs().sum(dim=0)
@@ -174,6 +175,13 @@ def shifted_bound(gram: BlockGram, c: float) -> Up | None:
     return Up(c) * (1 + 2 * 2.0**-53) + left + gamma((band + 1) * side + 1) * (all_entries + spread)
 
 
+def _subtract(block: Tensor, left: Tensor, right: Tensor, *, lower: bool) -> None:
+    """Subtract left · rightᵀ from a block in place; of one on the diagonal its lower triangle is all that is read."""
+    for rows in strips(len(block)) if lower else [slice(0, len(block))]:
+        known = slice(0, rows.stop if lower else len(block))
+        block[rows, known].addmm_(left[rows], right[known].mT, alpha=-1.0)
+
+
 def _add_sums(sums: Tensor, block: Tensor, i: int, j: int) -> None:
     """Add the absolute row sums of a block below the diagonal, and of its mirror image above."""
     magnitude = block.abs()
@@ -183,8 +191,8 @@ def _add_sums(sums: Tensor, block: Tensor, i: int, j: int) -> None:
 
 
 def largest_eigenvalue(convolution: Convolution) -> float:
-    """The largest eigenvalue of Aᵀ A, an estimate from below by the Lanczos method with full orthogonalisation."""
-    small = min(convolution.inputs, convolution.outputs, key=lambda shape: shape[0] * shape[1] * shape[2])
+    """The largest eigenvalue of Aᵀ A, an estimate from below."""
+    small = min(convolution.inputs, convolution.outputs, key=math.prod)
 
     def apply(vector: Tensor) -> Tensor:
         shaped = vector.view(small)
@@ -192,24 +200,4 @@ def largest_eigenvalue(convolution: Convolution) -> float:
             return convolution.transposed(convolution.apply(shaped)).reshape(-1)
         return convolution.apply(convolution.transposed(shaped)).reshape(-1)
 
-    size = small[0] * small[1] * small[2]
-    most = min(LANCZOS_ITERATIONS, size)
-    generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu").to(convolution.kernel.device)
-    basis = vector.new_zeros(most, size)
-    tridiagonal = torch.zeros(most + 1, most + 1, dtype=torch.float64, device="cpu")
-    top = 0.0
-    for n in range(most):
-        basis[n] = vector / vector.norm()
-        vector = apply(basis[n])
-        tridiagonal[n, n] = float(vector @ basis[n])
-        for _ in range(2):  # twice is enough
-            vector = vector - basis[: n + 1].mT @ (basis[: n + 1] @ vector)
-        tridiagonal[n + 1, n] = tridiagonal[n, n + 1] = norm = float(vector.norm())
-        exhausted = norm <= 1e-14 * top or n + 1 == most
-        if exhausted or n < 3 or n % 10 == 0:
-            with one_thread():  # a small matrix
-                before, top = top, float(torch.linalg.eigvalsh(tridiagonal[: n + 1, : n + 1])[-1])
-            if exhausted or (n > 3 and top - before <= 1e-14 * top):
-                break
-    return top
+    return lanczos_top(apply, math.prod(small), convolution.kernel.device)

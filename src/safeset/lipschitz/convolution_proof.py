@@ -19,6 +19,9 @@ VECTORS = 48  # singular vectors that are looked for
 WAVE_PRODUCTS = 3e10  # multiplications for the overlaps of the waves that are set apart
 EXACT = 1e-9
 LITTLE_MORE = 3  # times what a torus costs: an exact bound is worth that
+FEW = 2e10  # floating-point operations of a proof in blocks that is quick: a second, less than a search takes
+DEAR = 1e11  # floating-point operations of a torus from which on fewer of its waves are set apart, if that is all
+FEWER = 0.3  # of the way down from the norm that a torus without singular vectors goes for waves
 STEEP = 0.25  # a torus that gives away more of the squared norm is too far off for singular vectors to mend
 
 Proved = tuple[Up, Witness]
@@ -78,7 +81,16 @@ def cost(convolution: Convolution, witness: Witness | None = None) -> float:
     if witness is not None:
         with_vectors = witness.vectors is not None
         return blocks.cost if witness.kind == "blocks" else _check_cost(torus) if with_vectors else 2 * torus.cost
-    return _search_cost(torus) if _check_cost(torus) < blocks.cost else LANCZOS_COST + blocks.cost
+    return _search_cost(torus) if _prefers_torus(torus, blocks) else LANCZOS_COST + blocks.cost
+
+
+def refinement(convolution: Convolution) -> tuple[float, float]:
+    """What an exact bound takes beyond one by a torus alone, about, and the part of the squared norm that it may gain.
+
+    The first is in floating-point operations.
+    """
+    torus = Torus.smaller(convolution)
+    return cost(convolution) - torus.cost, _steepness(torus)
 
 
 def _affordable(torus: Torus) -> float:
@@ -92,6 +104,12 @@ def _check_cost(torus: Torus) -> float:
         return math.inf
     kernel, pixels = torus.convolution.kernel, math.prod(torus.convolution.outputs[1:])
     return 2e9 + torus.cost + VECTORS / 2 * 20.0 * kernel.numel() * pixels
+
+
+def _prefers_torus(torus: Torus, blocks: BlockGram) -> bool:
+    """Whether an exact proof is searched for by singular vectors: it is searched for once, and checked many times."""
+    is_quick = blocks.cost < min(FEW, _search_cost(torus) - LANCZOS_COST)
+    return _check_cost(torus) < blocks.cost and not is_quick
 
 
 def _steepness(torus: Torus) -> float:
@@ -111,7 +129,7 @@ def _search(scaled: Convolution, wish: str) -> Proved:
     blocks, torus = BlockGram.cheapest(scaled), Torus.smaller(scaled)
     most = _affordable(torus)
     wanted = wish == "exact" or (wish == "auto" and min(blocks.cost, _search_cost(torus)) <= most)
-    if not wanted or _check_cost(torus) < blocks.cost:  # proofs are searched for once, and checked again many times
+    if not wanted or _prefers_torus(torus, blocks):
         squared, witness = _by_torus(torus, VECTORS if wanted else 0)
         if not wanted or witness.vectors is not None or (wish == "auto" and blocks.cost > most):
             return squared, witness
@@ -131,7 +149,7 @@ def _by_torus(torus: Torus, count: int) -> Proved:
         gap=max(steep, 1e-6) / 8,
         close=1e-10 if count else 1e-2,
     )
-    waves = _waves(torus, float(ritz.values[0]), steep)
+    waves = _waves(torus, float(ritz.values[0]), steep if count or torus.cost < DEAR else FEWER * steep)
     if count:
         squared, witness = _with_vectors(waves, ritz)
         if witness is not None:

@@ -11,9 +11,12 @@ from torch import Tensor
 
 from safeset.errors import expected
 from safeset.inputs import all_finite
+from safeset.lipschitz.lanczos import lanczos_top
 from safeset.numerics.directed import SUBNORMAL, U, Up, gamma
 
 NEARLY = 2.0**-30  # of a matrix that counts as orthonormal: how far its norm may be above 1
+LARGE = 1024  # rows of a matrix of which one eigenvalue is found faster than all
+STRIP = 512  # rows of a symmetric product that are computed together
 LONGEST = 4096  # terms that are summed at once in an entry of a Gram matrix
 
 
@@ -43,7 +46,7 @@ def spectral_proof(matrices: Tensor, shift: float | None = None) -> tuple[Up, fl
     if wide.shape[1] > wide.shape[2]:
         wide = wide.mT
     gram, terms = gram_matrix(wide)
-    top = float(torch.linalg.eigvalsh(gram).amax()) if shift is None else 0.0
+    top = _top(gram) if shift is None else 0.0
     excess = 4 * gram.shape[-1] * 2.0**-53
     while (proved := shifted_bound(gram, c := top * (1 + excess) if shift is None else shift)) is None:
         if shift is not None:
@@ -52,6 +55,13 @@ def spectral_proof(matrices: Tensor, shift: float | None = None) -> tuple[Up, fl
         if not math.isfinite(excess):
             raise ArithmeticError("a scaled Gram matrix cannot overflow")
     return (proved + gamma(terms) * product_norm(wide)).root().shifted(exponent), c
+
+
+def _top(gram: Tensor) -> float:
+    """The largest eigenvalue of Gram matrices, about: what is proved with it holds whatever it is."""
+    if len(gram) == 1 and gram.shape[-1] > LARGE:
+        return lanczos_top(lambda vector: gram[0] @ vector, gram.shape[-1], gram.device)
+    return float(torch.linalg.eigvalsh(gram).amax())
 
 
 def isometry_bound(matrix: Tensor) -> Up | None:
@@ -83,10 +93,19 @@ def gram_matrix(wide: Tensor) -> tuple[Tensor, int]:
     A long sum is the sum of shorter ones, which rounds less.
     """
     first, *others = torch.split(wide, LONGEST, dim=-1)
-    gram = first @ first.mT
-    for part in others:
-        gram = torch.baddbmm(gram, part, part.mT)
+    gram = wide.new_zeros(*wide.shape[:2], wide.shape[1])
+    for rows in strips(wide.shape[1]):  # the rest is their mirror image
+        known = slice(0, rows.stop)
+        strip = first[:, rows] @ first[:, known].mT
+        for part in others:
+            strip = torch.baddbmm(strip, part[:, rows], part[:, known].mT)
+        gram[:, rows, known] = strip
     return mirrored(gram), first.shape[-1] + len(others)
+
+
+def strips(side: int) -> list[slice]:
+    """The rows of a matrix, some hundreds at a time, so that of large symmetric ones half is computed."""
+    return [slice(start, min(start + STRIP, side)) for start in range(0, side, STRIP)]
 
 
 def shifted_bound(symmetric: Tensor, c: float) -> Up | None:
@@ -99,10 +118,12 @@ def shifted_bound(symmetric: Tensor, c: float) -> Up | None:
     factor, info = torch.linalg.cholesky_ex(shifted)
     if bool((info != 0).any()) or not bool(factor.isfinite().all()):
         return None
-    residual = torch.baddbmm(shifted, factor, factor.mT, alpha=-1.0)
     rounding = gamma(side + 1) * (row_sum(shifted) + product_norm(factor))
     largest = max(c, float(diagonal.amax()))
-    return Up(c) + Up(largest) * (2 * 2.0**-53) + row_sum(mirrored(residual)) + rounding
+    for rows in strips(side):  # what is left over, in place: on and below the diagonal, where the factor is not 0
+        known = slice(0, rows.stop)
+        shifted[:, rows, known].baddbmm_(factor[:, rows, known], factor[:, known, known].mT, alpha=-1.0)
+    return Up(c) + Up(largest) * (2 * 2.0**-53) + row_sum(mirrored(shifted)) + rounding
 
 
 def unit_scaled(weights: Tensor) -> tuple[Tensor, int]:

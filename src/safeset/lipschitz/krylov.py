@@ -58,7 +58,7 @@ def top_eigenvectors(
         image = apply(fresh)
         along = basis[known] @ image.mT  # (known, block)
         projected[known, filled : known.stop], projected[filled : known.stop, known] = along, along.mT
-        image = _orthogonal(image - along.mT @ basis[known], basis[known])
+        image = image - along.mT @ basis[known]  # once more before it is used: twice is enough
         filled = known.stop
         full = filled == most
         if not (full or iteration % 8 == 7 or iteration + 1 == ITERATIONS):

@@ -84,7 +84,10 @@ def linear_parts(program: Program) -> Iterator[LinearPart]:
 
 
 def _merged(program: Program, part: LinearPart) -> list[Node]:
-    """The nodes that are the part as one layer; none if that is not worth it."""
+    """The nodes that are the part as one layer; none if that is not worth it.
+
+    A matrix that is smaller than one of the part's is always worth it: its bound is no larger, its proof cheaper.
+    """
     nodes = [program.nodes[number] for number in part.numbers]
     if sum(isinstance(node.operation, STRETCHING) for node in nodes) < 2:
         return []
@@ -92,13 +95,17 @@ def _merged(program: Program, part: LinearPart) -> list[Node]:
     zero = torch.zeros(1, *entering, dtype=torch.float64, device=program.device)
     bias = _run(program, part, zero, biases=True)[0]
     outputs, inputs = bias.numel(), zero.numel()
-    if outputs * inputs > MOST_ENTRIES or min(outputs, inputs) > MOST_SIDE:
+    dense = [node.operation.weight.numel() for node in nodes if isinstance(node.operation, Linear)]
+    is_smaller = outputs * inputs < max(dense, default=0)
+    if not is_smaller and (outputs * inputs > MOST_ENTRIES or min(outputs, inputs) > MOST_SIDE):
         return []
     unit = torch.eye(inputs, dtype=torch.float64, device=program.device).view(inputs, *entering)
     columns = [_run(program, part, some, biases=False).flatten(1) for some in torch.split(unit, COLUMNS_AT_ONCE)]
     weight = torch.cat(columns).mT.contiguous()
     is_head = part.numbers[-1] == len(program.nodes) - 1
-    if not bool(weight.isfinite().all()) or not _composed(program, part, is_head) > WORTH * _norm(weight, is_head):
+    if not bool(weight.isfinite().all()):
+        return []
+    if not is_smaller and not _composed(program, part, is_head) > WORTH * _norm(weight, is_head):
         return []
     layer = Linear(weight, bias.flatten().clone() if bool(bias.any()) else None)
     return list(_around(layer, nodes[-1].name, entering, tuple(bias.shape)))

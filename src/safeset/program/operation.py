@@ -99,6 +99,10 @@ class Operation(ABC):
         """Floating-point operations of `prove`, about: to show how far a proof is, and to share it among threads."""
         return 0.0
 
+    def refinement(self, shape: Shape) -> tuple[float, float]:
+        """What an exact bound takes beyond a rough one, in floating-point operations, about, and what it may gain."""
+        return 0.0, 0.0
+
     def reach(self, bound: Up, *before: Up) -> Up:
         """The Lipschitz constant of all up to here, from its own bound and those of all up to its inputs."""
         return bound * before[0]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from safeset.lipschitz.convolution import Axis, Convolution, kernel_norm
-from safeset.lipschitz.convolution_proof import confirmed_bound, convolution_proof, cost, method_of
+from safeset.lipschitz.convolution_proof import confirmed_bound, convolution_proof, cost, method_of, refinement
 from safeset.lipschitz.dense import spectral_bound
 from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.forward_error_exact import Carried, absolute_norm
@@ -124,6 +124,12 @@ class Conv2d(Sliding):
         if self._is_pointwise:
             return dense_work(self.weight, witness)
         return cost(Convolution(self.weight.chunk(self.groups)[0], *self.axes(shape)), witness)
+
+    def refinement(self, shape: Shape) -> tuple[float, float]:
+        """Of blocks or singular vectors beyond a torus; of the groups the first may be enough."""
+        if self._is_pointwise:
+            return 0.0, 0.0
+        return refinement(Convolution(self.weight.chunk(self.groups)[0], *self.axes(shape)))
 
     def rounding(self, shape: Shape, bound: Up, *before: Rounding) -> Rounding:
         """Sums of in·height·width products at each pixel."""

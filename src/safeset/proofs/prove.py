@@ -24,7 +24,10 @@ from safeset.program.operation import CONVOLUTIONS
 from safeset.program.program import INPUT, Node, Program
 
 LITTLE_WORK = 2e10  # floating-point operations of a layer's proof that one thread does alone: less than a second
+REFINED = {"cpu": 8e11, "cuda": 1e15}  # floating-point operations for all exact bounds beyond rough ones: half a minute
+QUICK = 5e10  # of them for a layer whose bound is exact in any case: a second or two
 LONG = 1e11  # floating-point operations of a proof that takes seconds: it shows a bar
+WIDTH = 80  # of what is printed
 LARGEST = 2.0**1000  # far below overflow: partial sums stay under it, or nothing is certified
 
 
@@ -50,6 +53,16 @@ class Bounds:
 
     head: HeadConstants
     layers: tuple[LayerBound, ...]
+
+    def __str__(self) -> str:
+        """A line for each layer, and what they make together."""
+        from safeset.terminal.layout import table_lines  # rich is imported only where something is shown
+
+        rows = [[line.name, line.type, line.method, f"{line.bound:.6g}"] for line in self.layers]
+        lines = table_lines(["layer", "type", "how", "bound"], rows, WIDTH, texts=3)
+        scale = f"All before the head: {float(self.head.scale):.6g}."
+        pair = f"Largest difference of two logits: {float(self.pairs.amax()):.6g}."
+        return "\n".join([*(line.plain.rstrip() for line in lines), scale, pair])
 
     @property
     @plainly
@@ -121,14 +134,14 @@ def prove(program: Program, convolutions: str = "auto", witnesses: Mapping[str, 
     Args:
         program: with a linear head.
         convolutions: ``"exact"`` (to a relative 1e-9), ``"torus"`` (by a torus alone: within 1 % for 3×3 kernels from
-            32×32 pixels on), or ``"auto"``: exact where it is affordable.
+            32×32 pixels on), or ``"auto"``: exact where it is affordable; of a large network where it gains most.
         witnesses: of an earlier proof, by layer: what they confirm need not be searched for. They are not believed.
     """
     if convolutions not in CONVOLUTIONS:
         remedy = nearest(convolutions, CONVOLUTIONS)
         raise expected(f"`convolutions` to be one of {', '.join(CONVOLUTIONS)}", repr(convolutions), remedy)
     check_subnormals(torch.device("cpu"))
-    proving = _Proving(convolutions, witnesses or {})
+    proving = _Proving(_wishes(program, convolutions, witnesses or {}), witnesses or {})
     work = {node.name: node.operation.work(node.shape, proving.witnesses.get(node.name)) for node in program.layers}
     with torch.no_grad(), _show_progress(work) as show:
         *body, head = program.nodes
@@ -149,11 +162,33 @@ def prove(program: Program, convolutions: str = "auto", witnesses: Mapping[str, 
     return Proof(Bounds(constants, tuple(proving.lines)), offsets, slopes, peak, proving.found, roundings[read])
 
 
+def _wishes(program: Program, convolutions: str, witnesses: Mapping[str, Witness]) -> dict[str, str]:
+    """How each node's convolutions are bounded: as asked, but where all together take too long, some by a torus alone.
+
+    Those are the ones whose exact bounds gain least for what they take. What a witness proves is quick.
+    """
+    wishes = {node.name: convolutions for node in program.nodes}
+    if convolutions != "auto":
+        return wishes
+    dear = []
+    for node in program.nodes:
+        more, gain = (0.0, 0.0) if node.name in witnesses else node.operation.refinement(node.shape)
+        if more > QUICK:
+            dear.append((gain / more, more, node.name))
+    left = REFINED.get(program.device.type, 0.0)
+    for _, more, name in sorted(dear, reverse=True):
+        if more <= left:
+            left -= more
+        else:
+            wishes[name] = "torus"
+    return wishes
+
+
 @dataclass
 class _Proving:
     """Bounds of nodes, one after another: a line for each layer, and with what it was proved."""
 
-    convolutions: str
+    wishes: Mapping[str, str]  # how convolutions are bounded, by layer
     witnesses: Mapping[str, Witness]
     lines: list[LayerBound] = field(default_factory=list)
     found: dict[str, Witness] = field(default_factory=dict)
@@ -162,7 +197,7 @@ class _Proving:
         """The bound of one node."""
         started = time.perf_counter()
         witness = self.witnesses.get(node.name)
-        bound, method, found = node.operation.prove(node.shape, self.convolutions, witness)
+        bound, method, found = node.operation.prove(node.shape, self.wishes[node.name], witness)
         if node.place.is_layer:
             seconds = time.perf_counter() - started
             self.lines.append(LayerBound(node.name, node.place.type, float(bound), method, seconds))
