@@ -45,6 +45,9 @@ DOCUMENTED = {
         QUICK, new="runs/photos"
     ),
     "suggest runs/photos": PLAIN,
+    "suggest-affinity runs/photos --out sets.toml": Typed(("--overwrite",)),
+    "train --data photos/ --guarantee affinity:sets.toml --epsilon 0.25 --out runs/sets": Typed(QUICK),
+    "train digits/shift-rt3 --out runs/digits": Typed(("--set", "epochs=1", "--set", "teacher.epochs=1")),
     "train cifar100/rt5": Typed(QUICK),
     "train cifar100/rt5 --out runs/rt5": Typed(QUICK, new="runs/rt5"),
     "train blobs2d/rt2": Typed(("--epochs", "1")),

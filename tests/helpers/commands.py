@@ -20,7 +20,7 @@ import safeset.cli.app
 from safeset.terminal import console
 torch.set_num_threads(1)
 for module in pkgutil.walk_packages(safeset.__path__, "safeset."):
-    if module.name not in ("safeset.__main__", "safeset.training.gpu.kernels"):  # the latter needs Triton
+    if module.name != "safeset.__main__" and not module.name.endswith("kernels"):  # which need Triton
         importlib.import_module(module.name)
 
 def child(asked, out, err):

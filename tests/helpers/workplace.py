@@ -62,6 +62,7 @@ def furnish(path):
     images = (255 * random.random((40, 1, 8, 8))).astype(np.float32)
     np.savez(path / "bytes.npz", x=images, y=np.arange(40) % 4)
     (path / "mynets.py").write_text(OWN_NETWORK)
+    (path / "sets.toml").write_text(f"sets = [{list(CLASSES[:2])}]\n")
     write_properties(path)
     save(photo_network(len(CLASSES)), path)
     photos(path / "data" / "EuroSAT_RGB", ("Highway", "River", "Forest", "SeaLake"), picture)

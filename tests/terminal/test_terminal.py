@@ -61,6 +61,10 @@ CASES = {
         (["suggest", "runs/photos"], "━", "standard", "rt3", "To start from", "Drawn: runs/photos/suggest.png"),
         (["suggest", "runs/photos", "--json"], "━", '"suggested"'),
     ],
+    "suggest-affinity": [
+        (["suggest-affinity", "runs/photos", "--out", "a.toml"], "━", "standard", "rt3", "of the gain", "a.toml"),
+        (["suggest-affinity", "runs/photos", "--json"], "━", '"recovered"'),
+    ],
     "audit": [
         (["audit", "runs/photos", "--points", "2", "--budget", "0.05"], "━", "class names", "same", "Written"),
         (

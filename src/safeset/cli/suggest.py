@@ -1,4 +1,4 @@
-"""The command that helps to choose ε and K."""
+"""The commands that help to choose: ε and K, and affinity sets."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from safeset.certificates.promises import shorten, shown_epsilon
-from safeset.cli.options import Device, Method, NetworkName, OtherData, RunPath, check_alone, check_target, own_network
+from safeset.cli.options import (
+    Device,
+    Epsilon,
+    Method,
+    NetworkName,
+    OtherData,
+    RunPath,
+    check_alone,
+    check_target,
+    own_network,
+    radius,
+)
 from safeset.cli.show_answers import rates
-from safeset.errors import shown_rate
+from safeset.errors import expected, shown_rate
 from safeset.terminal import console
 
 if TYPE_CHECKING:
+    from safeset.runs.affinity_suggestion import AffinitySuggestion
     from safeset.runs.suggestion import Suggestion
 
 COLUMNS = {
@@ -27,6 +39,7 @@ LEGEND = (
     "VRA, core, answer: of the largest certified answers, as in the paper. Smallest: the share of labels in the core "
     "of the smallest certified answer, which `certify` shows, and the mean number of its classes."
 )
+AFFINITY_COLUMNS = {"VRA": "vra", "rejected": "rejection_rate", "smallest: classes": "smallest_set_size"}
 
 
 def suggest(
@@ -86,5 +99,82 @@ def _show(found: "Suggestion") -> None:
     )
     console.print_table(title, ["guarantee", "ε", *COLUMNS], body, texts=1)
     console.out.print(LEGEND, style="dim")
+    for sentence in found.sentences:
+        console.out.print(f"\n{sentence}")
+
+
+def suggest_affinity(
+    run: RunPath,
+    pairs: Annotated[
+        int | None,
+        typer.Option(
+            help="Pairs of classes at the most. Default: as many as recover 80 % of the gain, or one a class."
+        ),
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "--k", help="Whose gain is to be recovered: relaxed top-K. Default: as large as the run's answers, or 3."
+        ),
+    ] = None,
+    epsilon: Epsilon = None,
+    data: OtherData = None,
+    method: Method = None,
+    out: Annotated[Path | None, typer.Option(help="TOML file to write. Default: affinity.toml in the run.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON, and nothing else.")] = False,
+    network: NetworkName = None,
+    device: Device = None,
+) -> None:
+    """Propose affinity sets from points that were held out: few pairs that recover most of what top-K gains."""
+    from safeset.runs.affinity_suggestion import suggest_affinity as propose
+    from safeset.runs.run import Run
+    from safeset.system.files import json_text, write_whole
+
+    check_alone()
+    target = out or Run(run).path / "affinity.toml"
+    if out is not None:
+        check_target(out, "TOML", run=Run(run).path, own="affinity.toml", inputs=[data])
+    if target.exists() and not overwrite:
+        raise expected(
+            "a new file for the sets", f"{target}, which is there", "Name another with --out, or say --overwrite."
+        )
+    found = propose(
+        Run(run),
+        pairs=pairs,
+        k=k,
+        epsilon=radius(epsilon),
+        source=data,
+        method=method,
+        network=own_network(network),
+        device=device,
+        progress=console.progress,
+    )
+    if as_json:
+        console.print_line(json_text(found.record()))
+    else:
+        _show_affinity(found)
+    if found.sets:
+        write_whole(target, found.text())
+    note = f"Written: {target}. As a guarantee: affinity:{target}" if found.sets else "Nothing was written."
+    (console.err if as_json else console.out).print(f"\n{note}")
+
+
+def _show_affinity(found: "AffinitySuggestion") -> None:
+    from safeset.system.files import plain
+
+    body = []
+    for row in plain(found.rows):
+        together = ", ".join(" + ".join(pair) for pair in row["added"]) or row["guarantee"]
+        share = "–" if row["recovered"] is None else f"{100 * row['recovered']:.0f} %"
+        body.append(
+            [together, "–" if row["pairs"] is None else str(row["pairs"]), share, *rates(row, AFFINITY_COLUMNS)]
+        )
+    certificate = found.certificate
+    title = (
+        f"{found.on}: {len(found.labels):,}; ε = {shown_epsilon(certificate.epsilon)} in {found.units}; "
+        f"{certificate.method}, proved bounds"
+    )
+    console.print_table(title, ["put together", "pairs", "of the gain", *AFFINITY_COLUMNS], body, texts=1)
     for sentence in found.sentences:
         console.out.print(f"\n{sentence}")

@@ -29,7 +29,8 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], int]:
     try:
         epoch = int(json.loads(metadata["position"])["epoch"]) + 1
         chosen = "best" in metadata and json.loads(metadata["best"])["kept"][0][0] > 0
-        weights = groups["best"] if chosen else {**groups["parameters"], **groups["buffers"]}
+        served = groups.get("average", groups["parameters"])
+        weights = groups["best"] if chosen else {**served, **groups["buffers"]}
     except (LookupError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise SafesetError(
             f"Expected a checkpoint of a training at {path}, but got something else ({type(error).__name__})."

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from safeset.errors import Advice, TrainingWarning, callers_level, expected
 from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import all_finite
+from safeset.layers.orthogonal import Orthogonal
 from safeset.models import create_model
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import FittedRecipe
@@ -102,10 +103,12 @@ def load_run(run: Run, network: nn.Module | Factory | None = None) -> tuple[Cert
         network = make_network(network, recipe.task.input_shape, len(recipe.task.class_names), seed=recipe.seed)
     with torch.device("meta"):  # only shapes: however large the recipe says that it is, nothing is allocated yet
         blank = _model(recipe) if network is None else network
-    tensors, own, unfinished = _read_model(run, recipe, blank)
+    tensors, unfinished = _read_model(run, recipe, blank)
+    _widen(blank, tensors)
     complete = run.model.is_file()  # a checkpoint has parameters and buffers, but not all of a state_dict
     if network is None:  # take the tensors as they are, instead of drawing weights to overwrite
-        given = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
+        kinds = {name: each.dtype for name, each in blank.state_dict().items()}
+        given = {name: tensor.to(kinds[name], copy=True) for name, tensor in tensors.items()}
         blank.load_state_dict(given, strict=complete, assign=True)
     net = build_net(recipe, blank)
     if network is not None:
@@ -131,8 +134,8 @@ def _check_trained(run: Run, recipe: FittedRecipe, command: str) -> None:
         raise expected(f"a trained model at {run.model}", "none", f"Continue with {command}.")
 
 
-def _read_model(run: Run, recipe: FittedRecipe, blank: nn.Module) -> tuple[Tensors, Tensors, str]:
-    """The weights of a run by name, those of a network that they must fit, and where its training stands."""
+def _read_model(run: Run, recipe: FittedRecipe, blank: nn.Module) -> tuple[Tensors, str]:
+    """The weights of a run by name, which fit this network, and where its training stands."""
     if run.model.is_file():
         source, own = run.model, blank.state_dict()
         tensors, about = read_tensors(source, _shapes(own))
@@ -145,7 +148,14 @@ def _read_model(run: Run, recipe: FittedRecipe, blank: nn.Module) -> tuple[Tenso
         unfinished = f"epoch {min(epoch, recipe.epochs)} of {recipe.epochs}"
     for name, tensor in tensors.items():
         _check_numbers(tensor, own[name].dtype, f"{name!r} of {source}")
-    return tensors, own, unfinished
+    return tensors, unfinished
+
+
+def _widen(network: nn.Module, tensors: Tensors) -> None:
+    """Give orthogonal layers the precision of what is stored of them: a training ends with float64."""
+    for name, layer in network.named_modules():
+        if isinstance(layer, Orthogonal) and tensors[f"{name}.weight"].dtype == torch.float64:
+            layer.weight = nn.Parameter(layer.weight.detach().double())
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

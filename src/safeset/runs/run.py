@@ -55,6 +55,11 @@ class Run:
         return self.path / "checkpoint.safetensors"
 
     @property
+    def teacher(self) -> Path:
+        """The start of the names of teachers; gone when the training is done."""
+        return self.path / "teacher.safetensors"
+
+    @property
     def metrics(self) -> Path:
         """A line for each epoch."""
         return self.path / "metrics.jsonl"

@@ -215,7 +215,7 @@ def suggest(
         points = net.measure(split[places].to(device).exact)
         for name, guarantee in asked.items():
             parts[name].append(points.certificate(guarantee=guarantee, method=method).to("cpu"))
-    return {name: _concatenate(several) for name, several in parts.items()}, split.y.cpu()
+    return {name: concatenate(several) for name, several in parts.items()}, split.y.cpu()
 
 
 def suggest_for_run(
@@ -232,7 +232,7 @@ def suggest_for_run(
     net, unfinished = load_run(run, network)
     net = net.to(as_device(device))
     points = load_run_data(recipe, source, progress)
-    split, on = _not_trained_on(recipe, points, other=source is not None)
+    split, on = held_out_points(recipe, points, other=source is not None) or (points.test, "test")
     certificates, labels = suggest(net, split, method=method, progress=progress)
     own = "standard" if net.guarantee == RelaxedTopK(1) else str(net.guarantee)
     on_test = source is None and on == "test"
@@ -240,11 +240,11 @@ def suggest_for_run(
     return Suggestion(certificates, labels, own, net.epsilon, on, on_test, points.units, unfinished)
 
 
-def _not_trained_on(recipe: FittedRecipe, points: Dataset, *, other: bool) -> tuple[Split, str]:
-    """Points for choices, and what they are: the test points only where nothing else was held out."""
+def held_out_points(recipe: FittedRecipe, points: Dataset, *, other: bool) -> tuple[Split, str] | None:
+    """Points that a run was neither trained nor tested on, and what they are; None where nothing was held out."""
     if recipe.hold_out and not other and not recipe.validation:
         return points.train.held_out(recipe.hold_out)[1], "held-out"
-    return points.test, recipe.split
+    return (points.test, recipe.split) if other or recipe.validation else None
 
 
 def _guarantees(classes: int) -> dict[str, Guarantee]:
@@ -253,7 +253,7 @@ def _guarantees(classes: int) -> dict[str, Guarantee]:
     return {str(each): each for each in (Standard(), *relaxed)}
 
 
-def _concatenate(parts: Sequence[Certificate]) -> Certificate:
+def concatenate(parts: Sequence[Certificate]) -> Certificate:
     """One certificate of several batches."""
     return replace(
         parts[0],
