@@ -62,7 +62,18 @@ class Settings:
     dense: int = 2
     epochs: float = 90
     batch: int = 256
-    loss: str = "half-drop"  # emma, drop, half-drop
+    loss: str = "emma:.5,drop:.5"  # weights of emma, drop, remove, group
+    views: int = 32  # of each image in the bank
+    bank_seed: int = 0
+    grow: float = 0.5  # share of the training in which ε_t grows
+    newton: int = 5  # quintic steps of Muon
+    compiled: bool = True
+    teacher_moved: bool = False  # the teacher is trained on the same moves
+    teacher_rate: float = 0.2
+    profile: bool = False
+    start: float = 0.0  # 0: random rotations at the start; else the identity turned by about so much
+    erase: float = 0.0  # share of images with a grey box
+    colour: float = 0.0  # jitter of brightness and contrast
     k: int = 5  # the classes that may stay together in ``drop``
     temperature: float = 3.5
     floor: float = 0.01
@@ -114,8 +125,8 @@ def prepare_cifar100(folder: Path) -> dict[str, Tensor]:
     return {"x": torch.tensor(np.concatenate(images)), "y": torch.tensor(np.concatenate(labels)), "groups": groups}
 
 
-def prepare_eurosat(folder: Path) -> dict[str, Tensor]:
-    """The training JPEGs as images (18001, 3, 64, 64) and labels."""
+def prepare_jpegs(folder: Path, stem: str) -> dict[str, Tensor]:
+    """JPEGs packed without their headers."""
     from concurrent.futures import ThreadPoolExecutor
 
     from PIL import Image
@@ -124,17 +135,28 @@ def prepare_eurosat(folder: Path) -> dict[str, Tensor]:
         return np.asarray(Image.open(io.BytesIO(blob)).convert("RGB")).transpose(2, 0, 1)
 
     blobs, labels = [], []
-    for place in range(2):
-        part = np.load(folder / f"eurosat_train_{place}.npz")
-        ends, content = np.cumsum(part["lengths"]), part["bytes"].tobytes()
-        blobs += [content[end - size : end] for end, size in zip(ends, part["lengths"], strict=True)]
+    for path in sorted(folder.glob(f"{stem}_train_*.npz")):
+        part = np.load(path)
+        sizes, hsizes = part["lengths"].astype(np.int64), part["head_lengths"].astype(np.int64)
+        ends, hends = np.cumsum(sizes), np.cumsum(hsizes)
+        content, hcontent, ids = part["bytes"].tobytes(), part["heads"].tobytes(), part["ids"]
+        heads = [hcontent[e - n : e] for e, n in zip(hends, hsizes, strict=True)]
+        blobs += [heads[i] + content[e - n : e] + b"\xff\xd9" for i, e, n in zip(ids, ends, sizes, strict=True)]
         labels.append(part["y"])
-    with ThreadPoolExecutor(16) as pool:
-        images = np.stack(list(pool.map(decode, blobs)))
+    with ThreadPoolExecutor(14) as pool:
+        images = np.stack(list(pool.map(decode, blobs, chunksize=256)))
     return {"x": torch.tensor(images), "y": torch.tensor(np.concatenate(labels)).long(), "groups": torch.zeros(0)}
 
 
-PREPARE = {"cifar100": prepare_cifar100, "eurosat": prepare_eurosat}
+def prepare_eurosat(folder: Path) -> dict[str, Tensor]:
+    return prepare_jpegs(folder, "eurosat")
+
+
+def prepare_tiny(folder: Path) -> dict[str, Tensor]:
+    return prepare_jpegs(folder, "tiny")
+
+
+PREPARE = {"cifar100": prepare_cifar100, "eurosat": prepare_eurosat, "tiny": prepare_tiny}
 
 
 @dataclass(frozen=True)
@@ -147,6 +169,7 @@ class Points:
     held_y: Tensor
     classes: int
     guarantees: dict[str, Any]
+    mates: Tensor  # (classes, classes): 1 where two classes share an affinity set
 
 
 def load_points(path: Path, name: str, device: torch.device, *, all_points: bool = False) -> Points:
@@ -168,9 +191,17 @@ def load_points(path: Path, name: str, device: torch.device, *, all_points: bool
         sets = [(table["groups"] == group).nonzero()[:, 0].tolist() for group in range(int(table["groups"].max()) + 1)]
         guarantees = {"standard": "standard", "rt5": "rt5", "superclass": Affinity(sets)}
     else:
-        guarantees = {"standard": "standard", "rt3": "rt3"}
+        guarantees = {"standard": "standard", "rt5": "rt5"}
+    classes = int(table["y"].max()) + 1
+    mates = torch.eye(classes)
+    if name == "eurosat":
+        mates[[0, 6], [6, 0]] = 1
+        mates[[3, 8]] = 1
+        mates[:, [3, 8]] = 1
+    elif len(table["groups"]):
+        mates = (table["groups"][:, None] == table["groups"][None]).float()
     parts = [table[key][places].to(device) for places in (rest, held) for key in ("x", "y")]
-    return Points(*parts, classes=int(table["y"].max()) + 1, guarantees=guarantees)
+    return Points(*parts, classes=classes, guarantees=guarantees, mates=mates.to(device))
 
 
 def centred(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -365,24 +396,32 @@ def start_parameters(settings: Settings, size: int, classes: int, device: torch.
         q, r = torch.linalg.qr(torch.randn(rows, columns, generator=make).to(device))
         return q * r.diagonal().sign()
 
+    def rotation(side: int) -> Tensor:
+        if not settings.start:
+            return orthogonal(side, side)
+        turn = torch.randn(side, side, generator=make).to(device)
+        near = torch.eye(side, device=device) + settings.start * (turn - turn.T) / math.sqrt(2 * side)
+        u, _, v = torch.linalg.svd(near)
+        return u @ v
+
     found: dict[str, Tensor] = {}
     for place, (stage, before, side) in enumerate(plan(settings, size)):
         if before != stage.channels:
             found[f"stem{place}"] = orthogonal(stage.channels, before)
-        rotations = [orthogonal(stage.channels, stage.channels) for _ in range(stage.layers)]
+        rotations = [rotation(stage.channels) for _ in range(stage.layers)]
         found[f"rotations{place}"] = torch.stack(rotations)
         found[f"bias{place}"] = torch.zeros(stage.layers, stage.channels, device=device)
         found[f"places{place}"] = torch.zeros(stage.layers, side**2, stage.channels, device=device)
     width = settings.stages[-1].channels
-    found["dense"] = torch.stack([orthogonal(width, width) for _ in range(settings.dense)])
+    found["dense"] = torch.stack([rotation(width) for _ in range(settings.dense)])
     found["dense_bias"] = torch.zeros(settings.dense, width, device=device)
     found["head"] = torch.randn(classes, width, generator=make).to(device) / math.sqrt(width)
     found["head_bias"] = torch.zeros(classes, device=device)
     return found
 
 
-def features(parameters: dict[str, Tensor], x: Tensor, settings: Settings) -> Tensor:
-    """What the head sees: (batch, width). 1-Lipschitz where rotations are rotations. In the rotations' precision."""
+def trunk(parameters: dict[str, Tensor], x: Tensor, settings: Settings) -> Tensor:
+    """What is pooled: (batch, height, width, channels)."""
     dtype = parameters["rotations0"].dtype
     z = unshuffled(x.permute(0, 2, 3, 1), settings.patch).to(dtype)
     for place, stage in enumerate(settings.stages):
@@ -394,6 +433,13 @@ def features(parameters: dict[str, Tensor], x: Tensor, settings: Settings) -> Te
         rotations = parameters[f"rotations{place}"].unbind(0)
         for rotation, bias in zip(rotations, biases.unbind(0), strict=True):
             z = layer(z, rotation, bias)
+    return z
+
+
+def features(parameters: dict[str, Tensor], x: Tensor, settings: Settings) -> Tensor:
+    """What the head sees: (batch, width). 1-Lipschitz where rotations are rotations. In the rotations' precision."""
+    dtype = parameters["rotations0"].dtype
+    z = trunk(parameters, x, settings)
     z = pooled(z)
     for rotation, bias in zip(parameters["dense"].unbind(0), parameters["dense_bias"].unbind(0), strict=True):
         z = half_abs((z.to(dtype) @ rotation.T).to(bias.dtype) + bias)
@@ -417,31 +463,86 @@ def shifts(logits: Tensor, rows: Tensor, y: Tensor, epsilon: Tensor, floor: floa
     return share * epsilon * distances * others
 
 
-def dropped(margins: Tensor, logits: Tensor, y: Tensor, k: int) -> Tensor:
-    """The margins of those classes that a relaxed guarantee must keep out: none for the k − 1 best rivals of y."""
-    rivals = logits.detach().scatter(1, y[:, None], -torch.inf).topk(k - 1, dim=1).indices
-    return margins.scatter(1, rivals, 0.0)
-
-
 def certified_loss(
-    logits: Tensor, rows: Tensor, y: Tensor, target: Tensor, epsilon: Tensor, settings: Settings
+    logits: Tensor,
+    rows: Tensor,
+    y: Tensor,
+    target: Tensor,
+    epsilon: Tensor,
+    mates: Tensor,
+    weights: tuple[tuple[str, float], ...],
+    k: int,
+    temperature: float,
+    floor: float,
 ) -> Tensor:
-    """Cross-entropy of τ·(logits + margins) with soft targets, by EMMA, by its relaxed form, or half by each."""
-    margins = shifts(logits, rows, y, epsilon, settings.floor)
-    if settings.soft_margin:
-        ratio = (target / target.gather(1, y[:, None]).clamp(min=1e-6)).clamp(max=1.0)
-        margins = margins * (1 - settings.soft_margin * ratio)
+    """Cross-entropy of τ·(logits + margins) with soft targets, by EMMA and its relaxed forms."""
+    margins = shifts(logits, rows, y, epsilon, floor)
+    rivals = logits.detach().scatter(1, y[:, None], -1e9).topk(k - 1, dim=1).indices
     total: Tensor | float = 0.0
-    if settings.loss != "drop":
-        total = total + (1.0 if settings.loss == "emma" else 0.5) * soft_entropy(
-            settings.temperature * (logits + margins), target
-        )
-    if settings.loss != "emma":
-        relaxed = dropped(margins, logits, y, settings.k)
-        total = total + (1.0 if settings.loss == "drop" else 0.5) * soft_entropy(
-            settings.temperature * (logits + relaxed), target
-        )
+    for kind, weight in weights:
+        if kind == "emma":
+            found = soft_entropy(temperature * (logits + margins), target)
+        elif kind == "drop":  # no margins for the k − 1 best rivals of y
+            found = soft_entropy(temperature * (logits + margins.scatter(1, rivals, 0.0)), target)
+        elif kind == "group":  # no margins for classes that share a set with y
+            found = soft_entropy(temperature * (logits + margins * (1 - mates[y])), target)
+        else:  # remove: the k − 1 best rivals are not in the softmax
+            rest = target.scatter(1, rivals, 0.0)
+            rest = rest / rest.sum(1, keepdim=True).clamp(min=1e-3)
+            found = soft_entropy((temperature * (logits + margins)).scatter(1, rivals, -1e4), rest)
+        total = total + weight * found
     return total
+
+
+def tail(
+    z: Tensor,
+    dense: Tensor,
+    dense_bias: Tensor,
+    head: Tensor,
+    head_bias: Tensor,
+    y: Tensor,
+    target: Tensor,
+    epsilon: Tensor,
+    mates: Tensor,
+    weights: tuple[tuple[str, float], ...],
+    k: int,
+    temperature: float,
+    floor: float,
+) -> Tensor:
+    """Pooling, dense layers, head and loss."""
+    z = torch.sqrt(z.float().square().sum((1, 2)).clamp(min=1e-20))
+    for place in range(dense.shape[0]):
+        z = half_abs((z.to(dense.dtype) @ dense[place].T).to(dense_bias.dtype) + dense_bias[place])
+    rows = unit_rows(head)
+    logits = z @ rows.T + head_bias
+    return certified_loss(logits, rows, y, target, epsilon, mates, weights, k, temperature, floor)
+
+
+def fetch_views(bank_x: Tensor, bank_t: Tensor, bank_y: Tensor, places: Tensor, points: int, dihedral: bool):
+    """Images, targets and main labels of a step: one view of each point, flipped exactly."""
+    count, device = len(places), places.device
+    at = torch.randint(len(bank_y) // points, (count,), device=device) * points + places
+    x = centred(bank_x[at])
+    draws = torch.rand(3, count, 1, 1, 1, device=device)
+    x = torch.where(draws[0] < 0.5, x.flip(-1), x)
+    if dihedral:
+        x = torch.where(draws[1] < 0.5, x.flip(-2), x)
+        x = torch.where(draws[2] < 0.5, x.transpose(-1, -2), x)
+    return x, bank_t[at].float(), bank_y[at]
+
+
+_COMPILED: dict[Any, Any] = {}
+
+
+def fast(function: Callable[..., Any], on: bool) -> Callable[..., Any]:
+    """Compiled, where wanted."""
+    if not on or not torch.cuda.is_available() and not os.environ.get("BACKEND"):
+        return function
+    if function not in _COMPILED:
+        torch._dynamo.config.recompile_limit = 64
+        torch._inductor.config.fallback_random = True
+        _COMPILED[function] = torch.compile(function, dynamic=False, backend=os.environ.get("BACKEND", "inductor"))
+    return _COMPILED[function]
 
 
 def soft_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -464,12 +565,12 @@ def orthogonalised(x: Tensor, steps: int = 5) -> Tensor:
     return x
 
 
-def rotate(q: Tensor, gradient: Tensor, momentum: Tensor, rate: Tensor, decay: float = 0.95) -> None:
+def rotate(q: Tensor, gradient: Tensor, momentum: Tensor, rate: Tensor, newton: int, decay: float = 0.95) -> None:
     """One step of Muon on rotations (n, c, c), in place: along the skew part, then back by one Newton–Schulz step."""
     skew = q.mT @ gradient.to(q.dtype)
     skew = skew - skew.mT
     momentum.mul_(decay).add_(skew)
-    direction = orthogonalised(skew + decay * momentum)
+    direction = orthogonalised(skew + decay * momentum, newton)
     q.sub_(rate * (q.to(direction.dtype) @ direction).to(q.dtype))
     q.copy_(1.5 * q - 0.5 * (q @ (q.mT @ q)))
 
@@ -514,12 +615,12 @@ class Optimiser:
         for name, gradient in gradients.items():
             value, momentum = self.parameters[name], self.first[name]
             if name.startswith("stem"):
-                turn_stem(value, gradient, momentum, settings.rate * factor)
+                fast(turn_stem, settings.compiled)(value, gradient, momentum, settings.rate * factor)
             elif is_rotation(name):
-                rotate(value, gradient, momentum, settings.rate * factor)
+                fast(rotate, settings.compiled)(value, gradient, momentum, settings.rate * factor, settings.newton)
             else:
                 rate = settings.rate_places if name.startswith("places") else settings.rate_biases
-                adapt(value, gradient, momentum, self.second[name], rate * factor, step)
+                fast(adapt, settings.compiled)(value, gradient, momentum, self.second[name], rate * factor, step)
 
 
 def is_rotation(name: str) -> bool:
@@ -669,7 +770,7 @@ def train_teacher(points: Points, settings: Settings, seed: int) -> tuple[Teache
     teacher = Teacher(points.classes, size, settings.teacher_width).to(device).to(memory_format=torch.channels_last)
     weights = list(teacher.parameters())
     momenta = [torch.zeros_like(each) for each in weights]
-    milder = replace(settings, moved=0.0)
+    milder = settings if settings.teacher_moved else replace(settings, moved=0.0)
 
     def step(steps: Steps) -> Tensor:
         x, y = steps.draw()
@@ -682,7 +783,7 @@ def train_teacher(points: Points, settings: Settings, seed: int) -> tuple[Teache
         loss = soft_entropy(logits.float(), 0.9 * target + 0.1 / points.classes)
         gradients = torch.autograd.grad(loss, weights)
         done = steps.done
-        rate = 0.2 * torch.minimum(done / 0.2, (1 - done) / 0.8).clamp(min=1e-4)
+        rate = settings.teacher_rate * torch.minimum(done / 0.2, (1 - done) / 0.8).clamp(min=1e-4)
         with torch.no_grad():
             decayed = torch._foreach_add(list(gradients), weights, alpha=5e-4)
             torch._foreach_mul_(momenta, 0.9)
@@ -721,7 +822,7 @@ def find_teachers(points: Points, settings: Settings, folder: Path) -> tuple[lis
     """Teachers of these settings, trained once and kept as files."""
     found, rows = [], []
     for seed in range(settings.teachers if settings.taught else 0):
-        name = f"teacher-{settings.data}-{settings.teacher_width}-{settings.teacher_epochs}-{settings.teacher_noise}"
+        name = f"teacher-{settings.data}-{settings.teacher_width}-{settings.teacher_epochs}-{settings.teacher_noise}-{int(settings.teacher_moved)}"
         path = folder / f"{name}{'-all' if settings.all_points else ''}-{seed}.pt"
         teacher = Teacher(points.classes, points.x.shape[-1], settings.teacher_width).to(points.y.device)
         if path.exists():
@@ -736,6 +837,67 @@ def find_teachers(points: Points, settings: Settings, folder: Path) -> tuple[lis
     return found, rows
 
 
+@torch.no_grad()
+def make_bank(points: Points, settings: Settings, teachers: Sequence[nn.Module]) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of all points, as bytes, with soft targets and main labels: made once, labelled by the teachers."""
+    torch.manual_seed(500 + settings.bank_seed)
+    count, device = len(points.y), points.y.device
+    bank_x = torch.empty((settings.views, *points.x.shape), dtype=torch.uint8, device=device)
+    bank_t = torch.empty((settings.views, count, points.classes), dtype=torch.float16, device=device)
+    bank_y = torch.empty((settings.views, count), dtype=torch.int64, device=device)
+    for view in range(settings.views):
+        order = torch.randperm(count, device=device)
+        for places in order.split(2048):
+            y = points.y[places]
+            x, own = mix(altered(move(centred(points.x[places]), settings), settings), settings.mixup, settings.cutmix)
+            hot = functional.one_hot(y, points.classes).float()
+            target = own[:, None] * hot + (1 - own)[:, None] * hot.roll(1, 0)
+            if teachers:
+                target = torch.lerp(target, ask_teachers(teachers, x, settings), settings.taught)
+            bank_x[view, places] = ((x + 0.5) * 255).round().clamp(0, 255).byte()
+            bank_t[view, places] = target.half()
+            bank_y[view, places] = torch.where(own >= 0.5, y, y.roll(1, 0))
+    return bank_x.flatten(0, 1), bank_t.flatten(0, 1), bank_y.flatten()
+
+
+def altered(x: Tensor, settings: Settings) -> Tensor:
+    """Colours jittered, boxes greyed."""
+    count, size, device = len(x), x.shape[-1], x.device
+    if settings.colour:
+        draws = settings.colour * (2 * torch.rand(3, count, 1, 1, 1, device=device) - 1)
+        middle = x.mean((1, 2, 3), keepdim=True)
+        grey = x.mean(1, keepdim=True)
+        x = (x - middle) * (1 + draws[0]) + middle + draws[1] / 4
+        x = (grey + (x - grey) * (1 + 1.5 * draws[2])).clamp(-0.5, 0.5)
+    if settings.erase:
+        draws = torch.rand(4, count, device=device)
+        line = torch.arange(size, device=device) + 0.5
+        side = size * (0.1 + 0.2 * draws[0])
+        inside = [(line - (draws[axis] * size)[:, None]).abs() < side[:, None] for axis in (1, 2)]
+        box = inside[0][:, :, None] & inside[1][:, None, :] & (draws[3] < settings.erase)[:, None, None]
+        x = torch.where(box[:, None], 0.0, x)
+    return x
+
+
+_BANK: dict[str, Any] = {}
+
+
+def find_bank(points: Points, settings: Settings, teachers: Sequence[nn.Module]) -> tuple[Tensor, Tensor, Tensor]:
+    """The last bank, if it was made with the same settings."""
+    names = (
+        "data views bank_seed mixup cutmix moved degrees scale shift dihedral taught teacher_epochs teacher_noise teacher_temperature "
+        "teacher_width teacher_moved teacher_rate teachers all_points erase colour"
+    ).split()
+    key = str([getattr(settings, name) for name in names])
+    if _BANK.get("key") != key:
+        _BANK.clear()
+        if points.y.is_cuda:
+            torch.cuda.empty_cache()
+        _BANK["bank"] = make_bank(points, settings, teachers)
+        _BANK["key"] = key
+    return _BANK["bank"]
+
+
 def train(
     points: Points, settings: Settings, teachers: Sequence[nn.Module]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -747,24 +909,47 @@ def train(
     precision = torch.bfloat16 if device.type == "cuda" else torch.float32
     names = list(parameters)
 
+    wait(device)
+    begun = time.perf_counter()
+    bank = find_bank(points, settings, teachers)
+    wait(device)
+    banked = round(time.perf_counter() - begun, 1)
+    print(settings.name, "bank", banked, "s", flush=True)
+    weights = tuple((kind, float(weight)) for kind, weight in (part.split(":") for part in settings.loss.split(",")))
+    on = settings.compiled
+    label = torch.profiler.record_function
+
     def step(steps: Steps) -> Tensor:
-        x, y = steps.draw()
-        x, own = mix(move(x, settings), settings.mixup, settings.cutmix)
-        hot = functional.one_hot(y, points.classes).float()
-        target = own[:, None] * hot + (1 - own)[:, None] * hot.roll(1, 0)
-        main = torch.where(own >= 0.5, y, y.roll(1, 0))
-        if teachers:
-            with torch.no_grad():
-                target = torch.lerp(target, ask_teachers(teachers, x, settings), settings.taught)
-        leaves = lowered(parameters, precision)
-        rows = unit_rows(leaves["head"])
-        logits = features(leaves, x, settings) @ rows.T + leaves["head_bias"]
-        grown = (2 * steps.done).clamp(max=1.0)
+        with label("draw"):
+            places = steps.order[steps.place * steps.batch + steps._within]
+            x, target, main = fast(fetch_views, on)(*bank, places, len(points.y), settings.dihedral)
+        with label("lower"):
+            leaves = lowered(parameters, precision)
+        grown = (steps.done / settings.grow).clamp(max=1.0)
         epsilon = EPSILON * (0.1 + (settings.epsilon_factor - 0.1) * grown)
-        loss = certified_loss(logits, rows, main, target, epsilon, settings)
-        gradients = torch.autograd.grad(loss, [leaves[name] for name in names])
-        factor = progress_rates(steps.done.float(), settings.warm_up)
-        optimiser.step(dict(zip(names, gradients, strict=True)), factor, (steps.taken + 1).float())
+        with label("trunk"):
+            z = trunk(leaves, x, settings)
+        with label("tail"):
+            loss = fast(tail, on)(
+                z,
+                leaves["dense"],
+                leaves["dense_bias"],
+                leaves["head"],
+                leaves["head_bias"],
+                main,
+                target,
+                epsilon.float(),
+                points.mates,
+                weights,
+                settings.k,
+                settings.temperature,
+                settings.floor,
+            )
+        with label("backward"):
+            gradients = torch.autograd.grad(loss, [leaves[name] for name in names])
+        with label("optimise"):
+            factor = progress_rates(steps.done.float(), settings.warm_up)
+            optimiser.step(dict(zip(names, gradients, strict=True)), factor, (steps.taken + 1).float())
         return loss
 
     started = time.perf_counter()
@@ -775,11 +960,65 @@ def train(
         print(f"{settings.name} epoch {epoch} loss {loss:.4f} {time.perf_counter() - started:.0f} s", flush=True)
 
     milliseconds = steps.run(changed, report)
+    if settings.profile:
+        profiled(steps, settings)
     return parameters, {
+        "bank_seconds": banked,
         "ms": round(milliseconds, 3),
         "seconds": round(time.perf_counter() - started, 1),
         "loss": round(steps.loss.item(), 4),
         "steps": steps.total,
+    }
+
+
+def profiled(steps: Steps, settings: Settings) -> None:
+    """Where the time of a step goes."""
+    from torch.profiler import ProfilerActivity, profile
+
+    steps.place.zero_()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        for _ in range(5):
+            steps.once()
+        wait(steps.taken.device)
+    averages = found.key_averages()
+    print(settings.name, "ranges, ms of device a step:", flush=True)
+    for each in averages:
+        if each.key in ("draw", "lower", "trunk", "tail", "backward", "optimise"):
+            print("  ", each.device_type, each.key, round(each.device_time_total / 5e3, 3))
+    rows = sorted(
+        (e for e in averages if str(e.device_type).endswith("CUDA") and e.self_device_time_total),
+        key=lambda e: -e.self_device_time_total,
+    )
+    print("kernels, ms a step, calls a step")
+    for each in rows[:45]:
+        print(f"   {each.self_device_time_total / 5e3:.3f} {each.count / 5:.0f} {each.key[:110]}")
+    print(
+        "all kernels",
+        sum(
+            e.self_device_time_total
+            for e in rows
+            if e.key not in ("draw", "lower", "trunk", "tail", "backward", "optimise")
+        )
+        / 5e3,
+        flush=True,
+    )
+
+
+def tightness(parameters: dict[str, Tensor], settings: Settings, x: Tensor) -> dict[str, float]:
+    """How much of the bound the gradient of (best − second) uses at the points: quantiles of ‖∇‖/K."""
+    parameters = {name: value.float() for name, value in parameters.items()}
+    x = centred(x).requires_grad_()
+    rows = unit_rows(parameters["head"])
+    logits = features(parameters, x, settings) @ rows.T + parameters["head_bias"]
+    best = logits.topk(2, 1)
+    gradient = torch.autograd.grad((best.values[:, 0] - best.values[:, 1]).sum(), x)[0]
+    bound = (rows[best.indices[:, 0]] - rows[best.indices[:, 1]]).norm(dim=1)
+    ratio = gradient.flatten(1).norm(dim=1) / bound
+    table = {str(q): round(ratio.quantile(q).item(), 4) for q in (0.05, 0.25, 0.5, 0.75, 0.95)}
+    return {
+        **table,
+        "mean_K": round(bound.mean().item(), 4),
+        "feature_norm": round(features(parameters, x.detach(), settings).norm(dim=1).mean().item(), 3),
     }
 
 
@@ -884,27 +1123,76 @@ def summary(row: dict[str, Any], kind: str) -> str:
 # Command line --------------------------------------------------------------------------------------------------------
 
 
+_POINTS: dict[Any, Points] = {}
+
+
 def trial(settings: Settings, data: Path, device: torch.device) -> dict[str, Any]:
     """Train and certify as the settings say."""
-    points = load_points(data, settings.data, device, all_points=settings.all_points)
+    key = (settings.data, settings.all_points)
+    if key not in _POINTS:
+        _POINTS.clear()
+        _POINTS[key] = load_points(data, settings.data, device, all_points=settings.all_points)
+    points = _POINTS[key]
     started = time.perf_counter()
     teachers, taught = find_teachers(points, settings, data)
     parameters, row = train(points, settings, teachers)
     exact = polished(parameters)
-    kinds = ["one", "dihedral" if settings.dihedral else "flip"] + ([] if settings.dihedral else ["shifts"])
+    kinds = ["one"]
+    begun = time.perf_counter()
     found = {"settings": asdict(settings), "teachers": taught, "training": row}
     found["held_out"] = certify(exact, settings, points.held_x, points.held_y, points, kinds)
     count = min(2500, len(points.y))
     some = torch.randperm(len(points.y), generator=torch.Generator().manual_seed(1))[:count].to(device)
     found["training_points"] = certify(exact, settings, points.x[some], points.y[some], points, ["one"])
     found["lower_bound"] = steepest(exact, settings, points.held_x[:500])
+    found["tightness"] = tightness(exact, settings, points.held_x[:500])
+    found["evaluation_seconds"] = round(time.perf_counter() - begun, 1)
     found["sound"] = found["lower_bound"] <= found["held_out"]["constant"]
     found["seconds"] = round(time.perf_counter() - started, 1)
     for kind in kinds:
         print(summary(found, kind), flush=True)
-    print(settings.name, "on training points", summary({**found, "held_out": found["training_points"]}, "one"))
+    print(
+        settings.name,
+        "on training points",
+        found["tightness"],
+        found["evaluation_seconds"],
+        "s",
+        summary({**found, "held_out": found["training_points"]}, "one"),
+    )
     print(settings.name, row, "L", found["held_out"]["constant"], ">=", found["lower_bound"], flush=True)
     return found
+
+
+STARTED = time.perf_counter()
+
+
+def decided(table: dict[str, Any], results: Path) -> dict[str, Any]:
+    """A trial that takes over what helped in others (by the sum of four certified shares), and fills the time left."""
+    auto = table.pop("auto", None)
+    if not auto:
+        return table
+
+    def read(name: str) -> tuple[float, float]:
+        path = results / f"{name}.json"
+        found = json.loads(path.read_text()) if path.exists() else {"failed": "absent"}
+        if "failed" in found:
+            return -1.0, 0.0
+        cells = found["held_out"]["one"]
+        names = ("standard uniform", "rt5 uniform", "rt5 joint", "superclass joint")
+        return sum(cells[each]["vra"] for each in names), found["training"]["ms"]
+
+    base, milliseconds = read(auto["base"])
+    for name, override in auto["options"].items():
+        score, cost = read(name)
+        print("auto", name, round(score, 4), "base", round(base, 4), cost, flush=True)
+        if score > base + auto.get("margins", {}).get(name, auto["margin"]):
+            table.update(override)
+            if "stages" in override:
+                milliseconds = cost
+    left = auto["until"] - (time.perf_counter() - STARTED) - auto["reserve"]
+    table["epochs"] = max(20, min(auto["most"], int(left / (auto["steps"] * milliseconds / 1e3))))
+    print("auto", table, flush=True)
+    return table
 
 
 def work(data: Path, queue: Path, results: Path) -> None:
@@ -919,7 +1207,7 @@ def work(data: Path, queue: Path, results: Path) -> None:
             time.sleep(0.3)
             continue
         taken = waiting[0].rename(waiting[0].with_suffix(".taken"))
-        settings = Settings.read(json.loads(taken.read_text()))
+        settings = Settings.read(decided(json.loads(taken.read_text()), results))
         print("start", settings.name, time.strftime("%X"), flush=True)
         try:
             while not (data / f"{settings.data}.pt").exists():
@@ -932,7 +1220,8 @@ def work(data: Path, queue: Path, results: Path) -> None:
         print("end", settings.name, time.strftime("%X"), flush=True)
         if "failed" in found and "CUDA" in found["failed"]:
             sys.exit(3)
-        torch.cuda.empty_cache()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def check(device: torch.device) -> None:

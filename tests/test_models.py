@@ -33,7 +33,7 @@ SHAPES = {
     "mlp-2x32": ((2,), 4, None),
     "mlp-2x256": ((7,), 3, None),
     "shift-net": ((3, 16, 16), 5, None),
-    "shift-net-s": ((3, 32, 32), 100, 184_804),
+    "shift-net-s": ((3, 32, 32), 100, 249828),
     "shift-net-m": ((3, 16, 16), 5, None),
     "shift-net-l": ((3, 16, 16), 5, None),
     "liresnet": ((3, 16, 16), 5, None),
@@ -172,8 +172,8 @@ def test_a_recipe_gives_sizes(tmp_path):
     start = build_net(recipe.fit(digits())).network[1].weight.detach()
     net = train(table, out=tmp_path / "run")
     weights = [layer.weight.detach() for layer in net.network.modules() if isinstance(layer, Orthogonal)]
-    assert not torch.allclose(weights[0], start, atol=1e-4)
-    assert abs(net.bounds().head.scale - 1) <= 1e-4  # it moved, and is orthogonal all the same
+    assert not torch.allclose(weights[0], start.double(), atol=1e-4)
+    assert abs(net.bounds().head.scale - 1) <= 1e-11  # it moved, and is orthogonal to the last bits of float64
     again = load(tmp_path / "run")
     x = torch.rand(3, *net.input_shape)
     assert torch.equal(again(x), net(x))

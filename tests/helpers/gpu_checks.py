@@ -32,7 +32,16 @@ from safeset.certificates.constants import MatrixConstants
 from safeset.certificates.margins import METHODS, instrument
 from safeset.data.dataset import Split
 from safeset.evaluation import Metrics
-from safeset.layers import InvertibleDownsampling, MinMax, Normalize, Residual
+from safeset.layers import (
+    ChannelShift,
+    HalfAbs,
+    InvertibleDownsampling,
+    MinMax,
+    Normalize,
+    OrthogonalConv1x1,
+    PositionBias,
+    Residual,
+)
 from safeset.lipschitz.convolution import Axis, Convolution
 from safeset.lipschitz.convolution_proof import exact_bound, torus_bound
 from safeset.lipschitz.dense import spectral_bound
@@ -44,6 +53,7 @@ from safeset.runs.run import Run
 from safeset.training.engine import Engine
 from safeset.training.gpu import blocks
 from safeset.training.state import State
+from safeset.training.teacher import Teachers, train_teachers
 
 GUARANTEES = [
     Standard(),
@@ -177,6 +187,80 @@ def check_kernels_of_blocks_compute_what_torch_does():
             both.append((out, swapped, of_found, of_bias))
         assert all(torch.equal(one, other) for one, other in zip(*(each[:3] for each in both), strict=True))
         assert torch.allclose(both[0][3], both[1][3], rtol=1e-4, atol=1e-3), (both[0][3] - both[1][3]).abs().max()
+
+
+def check_layers_of_shift_nets_compute_what_torch_does():
+    """Both passes by Triton beside torch's, and a whole layer beside float64: forward, and each gradient."""
+    if not blocks.TRITON:
+        return
+    from safeset.training.gpu import shift_kernels, shifts
+
+    make = torch.Generator("cuda").manual_seed(0)
+    for batch, height, width, channels, part, even in (
+        (256, 8, 8, 1024, 8, True),
+        (7, 4, 4, 64, 8, False),
+        (33, 5, 3, 72, 16, True),
+        (3, 1, 2, 8, 4, False),
+    ):
+        for dtype in (torch.float32, torch.bfloat16):
+            shape = (batch, height, width, channels)
+            found, gradient = (torch.randn(shape, generator=make, device="cuda").to(dtype) for _ in range(2))
+            bias, both = torch.randn(shape[1:], generator=make, device="cuda"), []
+            for passes in (shifts, shift_kernels):
+                out, of_found = torch.empty_like(found), torch.empty_like(found)
+                passes.finish(found, bias, out, channels // part, even)
+                of_bias = passes.unfinish(gradient, found, bias, of_found, channels // part, even)
+                both.append((out, of_found, of_bias))
+            assert all(torch.equal(one, other) for one, other in zip(*(each[:2] for each in both), strict=True))
+            assert torch.allclose(both[0][2], both[1][2], rtol=1e-4, atol=1e-3)
+        torch.manual_seed(0)
+        layers = nn.Sequential(
+            OrthogonalConv1x1(channels, channels), ChannelShift(part), PositionBias(height, width, channels),
+            HalfAbs("even" if even else "first"),
+        ).cuda()  # fmt: skip
+        x = torch.randn(batch, channels, height, width, device="cuda", requires_grad=True)
+        fused = blocks.InBlocks(layers, half=True, shifts=True)(x)
+        slope = torch.randn(fused.shape, device="cuda")
+        inputs = [x, *layers.parameters()]
+        got = [fused, *torch.autograd.grad(fused.float(), inputs, slope)]
+        plain = layers.double()(x.double())
+        truth = [plain, *torch.autograd.grad(plain, [x, *layers.parameters()], slope.double())]
+        for one, other in zip(got, truth, strict=True):  # signs near 0 differ in bfloat16
+            assert (one.double() - other).norm() <= 0.05 * other.norm(), (one.double() - other).norm() / other.norm()
+
+
+def check_shift_nets_train_captured_with_all_that_recipes_offer():
+    """Muon, EMMA, moves, mixes, a teacher and an average in one captured step: the first losses are the eager ones."""
+    make = torch.Generator().manual_seed(0)
+    y = torch.randint(10, (600,), generator=make)
+    patterns = torch.randint(256, (10, 3, 16, 16), generator=make)
+    noise = torch.randint(256, (600, 3, 16, 16), generator=make)
+    split = Split(((patterns[y] + noise) // 2).to(torch.uint8), y).to("cuda")
+    table = {"guarantee": "rt3", "epsilon": 0.1, "epochs": 4, "batch": 50, "data": {"source": "x"}}
+    table |= {"precision": "bfloat16", "model": "shift-net", "sizes": {"depth": 3, "width": 64}}
+    table |= {"loss": {"name": "emma", "temperature": 4.0, "relaxation": "window", "relaxed": 0.5}}
+    table |= {"augmentation": {"rotation": 8.0, "scale": 0.1, "cutmix": 0.2, "mixup": 0.2}}
+    table |= {"teacher": {"epochs": 2, "width": 8, "noise": 0.1}}
+    for name in ("muon", "nadam"):
+        table |= {"optimiser": {"name": name, "rate": "5e-3 -> 0 cosine, warm-up 0.1", "average": 0.9, "clip": 5.0}}
+        task = Task((3, 16, 16), tuple("abcdefghij"), "pixels")
+        recipe = replace(Recipe.from_table(table), task=task).as_fitted()
+        networks = train_teachers(split, recipe.augmentation, 10, recipe.teacher, seed=0, path=None, label="")
+        losses = []
+        for captured in (False, True):
+            net = build_net(recipe).to("cuda")
+            net.guarantee.prepare(10, "cuda")
+            engine = Engine(net, recipe, split, State.start([net], recipe, [0]), [0], captured=captured)
+            engine.teachers = Teachers(networks, replace(recipe.teacher, noise=0.0))
+            for epoch in range(4):
+                engine.start(epoch)
+                for _ in range(engine.steps):
+                    engine.step()
+                if epoch == 0:
+                    losses.append(engine.total.item() / engine.steps)
+            assert engine.last.isfinite().all()
+            assert all(each.isfinite().all() for each in engine.state.average.values())
+        assert abs(losses[0] - losses[1]) < 0.02 * abs(losses[0]), (name, losses)
 
 
 def check_losses_compile():
@@ -356,6 +440,8 @@ CHECKS = [
     check_losses_never_wait_and_can_be_captured,
     check_losses_compile,
     check_kernels_of_blocks_compute_what_torch_does,
+    check_layers_of_shift_nets_compute_what_torch_does,
+    check_shift_nets_train_captured_with_all_that_recipes_offer,
     check_bounds_agree_with_the_cpu,
     check_convolutions_of_the_paper_are_proved_again,
     check_nets_certify_as_on_the_cpu,

@@ -13,7 +13,7 @@ from safeset.certificates.margins import METHODS
 from safeset.data.augmentation import FLIPS, Augmentation
 from safeset.data.dataset import Dataset, Split
 from safeset.data.embedded import digits
-from safeset.losses import LOSSES
+from safeset.losses import LOSSES, RELAXATIONS
 from safeset.recipes.library import assemble_recipe, find_recipe, list_recipes, recipe_folder
 from safeset.recipes.schedules import Schedule
 from safeset.recipes.sections import OPTIMISERS, Data, Loss, Optimiser, Task
@@ -21,7 +21,24 @@ from safeset.recipes.toml import override
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 positive = st.floats(1e-6, 1e6)
-schedules = st.builds(Schedule, positive, positive, st.sampled_from(["", "half", "after half"]))
+shapes = st.sampled_from(["", "half", "after half", "cosine"])
+schedules = st.builds(Schedule, positive, positive, shapes, st.sampled_from([0.0, 0.1, 0.25]))
+losses = st.builds(
+    Loss, st.sampled_from(LOSSES), schedules, st.sampled_from(METHODS[:2]), st.integers(0, 9)
+) | st.builds(
+    Loss,
+    st.just("emma"),
+    radius=schedules,
+    temperature=positive,
+    floor=st.floats(0.001, 1),
+    relaxation=st.sampled_from(list(RELAXATIONS)),
+    relaxed=st.floats(0, 1),
+    anneal=st.floats(0, 9),
+)
+some = st.none() | st.floats(1e-3, 0.999)
+optimisers = st.builds(
+    Optimiser, st.sampled_from(OPTIMISERS[:-1]), schedules, st.floats(0, 1), clip=some, average=some
+) | st.builds(Optimiser, st.just("muon"), schedules, rate_of_others=some, rate_of_positions=some)
 recipes = st.builds(
     Recipe,
     data=st.builds(
@@ -40,8 +57,8 @@ recipes = st.builds(
     seed=st.integers(0, 999),
     validation=st.booleans(),
     augmentation=st.builds(Augmentation, st.sampled_from(FLIPS), st.booleans(), st.integers(0, 9)),
-    loss=st.builds(Loss, st.sampled_from(LOSSES), schedules, st.sampled_from(METHODS[:2]), st.integers(0, 9)),
-    optimiser=st.builds(Optimiser, st.sampled_from(OPTIMISERS), schedules, st.floats(0, 1)),
+    loss=losses,
+    optimiser=optimisers,
     task=st.none() | st.builds(Task, st.just((1, 8, 8)), st.just(("a", "b\n")), texts),
 )
 
@@ -74,6 +91,19 @@ def test_a_recipe_is_the_same_after_a_trip_through_toml(recipe):
         ("[data]\nsource = 'digits'\n[loss]\nweight = '1 => 2'", "In `loss.weight`: Expected a schedule"),
         ("[data]\nsource = 'digits'\n[optimiser]\nname = 'adm'", "Did you mean 'adam'"),
         ("[data]\nsource = 'digits'\n[optimiser]\nrate = '1e-3 -> 0 after half'", "exponential schedule"),
+        ("[data]\nsource = 'digits'\n[optimiser]\nrate = '1e-3 -> 0 cosin'", "Did you mean 'cosine'"),
+        ("[data]\nsource = 'digits'\n[optimiser]\nrate = '1e-3, warm-up 2'", r"a share of the training in \[0, 1\)"),
+        ("[data]\nsource = 'digits'\n[optimiser]\nclip = 0", "`clip` to be a finite norm above 0, but got 0"),
+        ("[data]\nsource = 'digits'\n[optimiser]\naverage = 1.0", r"`average` to be a decay in \[0, 1\)"),
+        ("[data]\nsource = 'digits'\n[optimiser]\nrate_of_others = 1.0", "only with the optimiser muon"),
+        ("[data]\nsource = 'digits'\n[optimiser]\nname = 'muon'\nrate = '0 -> 1'", "starts above 0"),
+        ("[data]\nsource = 'digits'\n[optimiser]\nname = 'muon'\nweight_decay = 1", "no `weight_decay` with muon"),
+        ("[data]\nsource = 'digits'\n[loss]\ntemperature = 4.0", "`temperature` only with the loss emma"),
+        ("[data]\nsource = 'digits'\n[loss]\nname = 'emma'\ntemperature = 0", "finite number above 0"),
+        ("[data]\nsource = 'digits'\n[loss]\nname = 'emma'\nfloor = 2", r"share of a margin in \(0, 1\]"),
+        ("[data]\nsource = 'digits'\n[loss]\nname = 'emma'\nrelaxed = 2", r"`relaxed` to be a share in \[0, 1\]"),
+        ("[data]\nsource = 'digits'\n[loss]\nname = 'emma'\nanneal = -1", "`anneal` to be a number ≥ 0"),
+        ("[data]\nsource = 'digits'\n[loss]\nname = 'emma'\nrelaxation = 'dorp'", "Did you mean 'drop'"),
         ("[data]\nsource = 'digits'\n[augmentation]\nflips = 'horisontal'", "Did you mean 'horizontal'"),
         ("[data]\nsource = 'digits'\n[augmentation]\nshift = -1", "number of pixels ≥ 0"),
         ("[data]\nsource = 'x.csv'\n[data.ranges]\na = [2, 1]", "pairs"),

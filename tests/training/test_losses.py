@@ -58,6 +58,7 @@ def test_gradients_survive_large_gaps(bottom):
         ("1.0 -> 10.0 half", {0: 1.0, 25: 5.5, 50: 10.0, 100: 10.0}),
         ("1.0 → 1.2", {0: 1.0, 50: 1.1, 100: 1.2}),
         ("0.5", {0: 0.5, 100: 0.5}),
+        ("0.01 -> 0.002 cosine", {0: 0.01, 50: 0.006, 100: 0.002}),
     ],
 )
 def test_schedules_are_those_of_the_paper(text, values):
@@ -84,6 +85,23 @@ def test_schedules_are_those_of_the_paper(text, values):
 def test_mistakes_in_schedules_are_named(text, message):
     with pytest.raises(ArgumentError, match=message):
         Schedule.parse(text)
+
+
+def test_warm_up_and_cosine_change_with_each_step():
+    schedule = Schedule.parse("5e-3 -> 0 cosine, warm-up 0.1")
+    assert Schedule.parse(str(schedule)) == schedule
+    values = [each for epoch in range(10) for each in schedule.in_epoch(epoch, 10, 20)]
+    assert len(set(values)) > 190
+    for step, value in enumerate(values):  # the definition
+        done = step / 200
+        rising, falling = done / 0.1, (1 + math.cos(math.pi * max(0, done - 0.1) / 0.9)) / 2
+        assert value == pytest.approx(5e-3 * min(rising, falling), rel=1e-12)
+    constant = Schedule.parse("1e-3, warm-up 0.5")
+    assert str(constant) == "0.001, warm-up 0.5"
+    assert constant.in_epoch(0, 2, 2) + constant.in_epoch(1, 2, 2) == [0.0, 5e-4, 1e-3, 1e-3]
+    paper = Schedule.parse("1e-3 -> 1e-6 after half")
+    assert paper.in_epoch(7, 9, 3) == [paper(7, 9)] * 3
+    assert paper.by_step(8, 9, 3)[-1] < paper.by_step(8, 9, 3)[0]
 
 
 def test_a_number_is_a_constant():

@@ -33,6 +33,24 @@ class Guarantee(ABC):
             (batch, K) booleans; column k − 1 is about k.
         """
 
+    def companions(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """The classes that may stay together with each label, itself among them: what losses need not keep out.
+
+        The label is taken as the best class, with its best rivals behind it: as many of them as can be eligible.
+
+        Args:
+            labels: (batch,) classes.
+            logits: (batch, classes).
+
+        Returns:
+            (batch, classes) booleans, without gradient.
+        """
+        classes = logits.shape[1]
+        ranking = rank_behind(labels, logits, self.largest_k(classes))
+        counts = torch.arange(1, ranking.shape[1] + 1, device=logits.device)  # (K,)
+        most = (self.eligible(ranking, classes) * counts).amax(dim=1, keepdim=True)
+        return torch.zeros_like(logits, dtype=torch.bool).scatter(1, ranking, (counts <= most) | (counts == 1))
+
     @abstractmethod
     def __str__(self) -> str: ...
 
@@ -54,3 +72,12 @@ class Guarantee(ABC):
         """The same guarantee about the classes of a data set: names become indices, unknown names are an error."""
         self.largest_k(len(check_names(class_names)))
         return self
+
+
+def rank_behind(labels: Tensor, logits: Tensor, k: int) -> Tensor:
+    """Each label, then its best rivals, k classes in all: (batch,) and (batch, classes) → (batch, k).
+
+    >>> rank_behind(torch.tensor([2]), torch.tensor([[1.0, 5.0, 0.0, 3.0]]), 3)
+    tensor([[2, 1, 3]])
+    """
+    return logits.detach().scatter(1, labels[:, None], torch.inf).topk(k, dim=1).indices

@@ -205,15 +205,35 @@ class Affinity(Guarantee):
 
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
         """Every k whose k best classes lie in one set: being inside a set is inherited by smaller k."""
-        if (classes, ranking.device) not in self._tables:
-            self.prepare(classes, ranking.device)
-        table = self._tables[classes, ranking.device]
+        table = self._table(classes, ranking.device)
         common = table[ranking[:, 0]]  # (batch, words): the sets that hold all classes so far, a bit each
         inside = [(common != 0).any(dim=1)]
         for place in range(1, ranking.shape[1]):
             common = common & table[ranking[:, place]]
             inside.append((common != 0).any(dim=1))
         return torch.stack(inside, dim=1)
+
+    def companions(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """The label's own set; where it is in several, the best rivals one by one, as long as one set holds them all.
+
+        Other classes may lie between them: those are what a loss must keep out.
+        """
+        classes = logits.shape[1]
+        table, order = self._table(classes, logits.device), logits.detach()
+        common = table[labels]  # (batch, words): the sets that hold all that were chosen
+        chosen = torch.zeros_like(order, dtype=torch.bool).scatter(1, labels[:, None], True)
+        for _ in range(self.largest_k(classes) - 1):
+            fits = ((common[:, None, :] & table) != 0).any(dim=2) & ~chosen  # (batch, classes)
+            best = order.masked_fill(~fits, -torch.inf).argmax(dim=1, keepdim=True)
+            found = fits.gather(1, best)  # (batch, 1): whether there is one
+            common = torch.where(found, common & table[best[:, 0]], common)
+            chosen = chosen | torch.zeros_like(chosen).scatter(1, best, found)
+        return chosen
+
+    def _table(self, classes: int, device: torch.device) -> Tensor:
+        if (classes, device) not in self._tables:
+            self.prepare(classes, device)
+        return self._tables[classes, device]
 
     # A table that is built inside a compiled graph would become a constant of it, so tables are only looked up there.
     @uncompiled

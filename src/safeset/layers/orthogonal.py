@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from safeset.errors import expected
 from safeset.inputs import as_count
 
+NEAR, POLISH = 0.5, 7  # ‖XXᵀ − I‖ from which so many steps lead to the last bits: each squares it
 MOST = math.sqrt(3)  # a Newton–Schulz step turns singular values above it negative, and those above √5 run away
 
 
@@ -57,16 +58,16 @@ def polish(matrix: Tensor) -> Tensor:
     >>> bool((x @ x.mT - torch.eye(2)).abs().max() < 1e-15)
     True
     """
-    left, _, right = torch.linalg.svd(matrix.detach().double(), full_matrices=False)
+    given = matrix.detach().double()
+    if bool((_off(given) < NEAR).all()):  # products only, which are much faster than the decomposition
+        return retract(given, POLISH)
+    left, _, right = torch.linalg.svd(given, full_matrices=False)
     return retract(left @ right)
 
 
 def check_near(matrix: Tensor) -> None:
     """Refuse a matrix that `retract` would not bring back: one whose norm is not below √3."""
-    wide = matrix if matrix.shape[-2] < matrix.shape[-1] else matrix.mT
-    gram = wide @ wide.mT
-    off = torch.linalg.matrix_norm(gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device))
-    if bool((off < MOST**2 - 1).all()):  # at least the distance of the squared norm from 1
+    if bool((_off(matrix) < MOST**2 - 1).all()):  # at least the distance of the squared norm from 1
         return
     norm = float(torch.linalg.matrix_norm(matrix.float(), 2).amax()) if bool(matrix.isfinite().all()) else math.nan
     if not norm < MOST:
@@ -74,10 +75,19 @@ def check_near(matrix: Tensor) -> None:
         raise expected("an orthogonal weight whose norm a step leaves below 1.73", f"{norm:.3g}", remedy)
 
 
+def _off(matrix: Tensor) -> Tensor:
+    """How far a matrix is from orthonormal rows or columns, whichever are fewer: (…, n, m) → (…), ‖XXᵀ − I‖ or so."""
+    wide = matrix if matrix.shape[-2] < matrix.shape[-1] else matrix.mT
+    gram = wide @ wide.mT
+    found: Tensor = torch.linalg.matrix_norm(gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device))
+    return found
+
+
 class Orthogonal(nn.Module):
     """A layer whose weight, (out, in), has orthonormal rows or columns: what a training loop asks it for.
 
-    After each step of an optimiser on ``riemannian(weight.grad)``, call `retract_`; at the end `polish_`.
+    After each step of an optimiser on ``riemannian(weight.grad)``, call `retract_`; at the end `polish_`. The weight
+    may be of a higher precision than what comes in: it is rounded to that, and proofs see it as it is.
     """
 
     weight: nn.Parameter
@@ -123,7 +133,7 @@ class OrthogonalLinear(Orthogonal):
 
     def forward(self, x: Tensor) -> Tensor:
         """Wx + b."""
-        return nn.functional.linear(x, self.weight, self.bias)
+        return nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
 
 
 class OrthogonalConv1x1(Orthogonal):
@@ -135,4 +145,4 @@ class OrthogonalConv1x1(Orthogonal):
 
     def forward(self, x: Tensor) -> Tensor:
         """Wx + b at every pixel."""
-        return nn.functional.conv2d(x, self.weight[:, :, None, None], self.bias)
+        return nn.functional.conv2d(x, self.weight[:, :, None, None].to(x.dtype), self.bias)

@@ -34,8 +34,9 @@ def shift_net(
 ) -> Layers:
     """Centred patches as channels, an orthonormal stem, ``depth`` layers σ(S(Qz) + b + p), L2 pooling, dense, head.
 
-    Q is orthogonal, S moves one in ``part`` channels a pixel in each of four directions, p is one number for each
-    pixel, σ is |·| on half of the channels. The dense layers are orthogonal, with σ; the head has rows of norm 1.
+    Q is orthogonal, S moves one in ``part`` channels a pixel in each of four directions, p is a number for each pixel
+    and channel, σ is |·| on every other channel, so on half of those that move and half of those that stay. The dense
+    layers are orthogonal, with σ; the head has rows of norm 1.
 
     Args:
         shape: of one image.
@@ -53,10 +54,11 @@ def shift_net(
     layers: Layers = [Centre(), *([InvertibleDownsampling(size)] if size > 1 else [])]
     layers += [OrthogonalConv1x1(size**2 * channels, width)]
     for _ in range(depth):
-        layers += [OrthogonalConv1x1(width, width), ChannelShift(part), PositionBias(height, across), HalfAbs()]
+        layers += [OrthogonalConv1x1(width, width), ChannelShift(part)]
+        layers += [PositionBias(height, across, width), HalfAbs("even")]
     layers += [L2Pool(), nn.Flatten()]
     for _ in range(dense):
-        layers += [OrthogonalLinear(width, width), HalfAbs()]
+        layers += [OrthogonalLinear(width, width), HalfAbs("even")]
     return [*layers, UnitRowLinear(width, classes)]
 
 

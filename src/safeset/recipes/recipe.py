@@ -16,7 +16,16 @@ from safeset.guarantees.guarantee import Affinity, Guarantee, names_a_file, pars
 from safeset.inputs import check_epsilon, is_text
 from safeset.models import INITIALISATIONS, check_model, list_models
 from safeset.recipes import defaults, toml
-from safeset.recipes.sections import Data, Loss, Optimiser, Task, check_among, check_at_least, check_between
+from safeset.recipes.sections import (
+    Data,
+    Loss,
+    Optimiser,
+    Task,
+    Teacher,
+    check_among,
+    check_at_least,
+    check_between,
+)
 
 OWN_GROUPS = "affinity:groups"  # the groups that the data set itself has
 OWN_DATA = "(given in Python)"
@@ -52,6 +61,7 @@ class Recipe:
         augmentation: how images are moved.
         loss: on logits and ⊥.
         optimiser: how parameters follow their gradients.
+        teacher: plain networks that are trained first, and then tell which classes look alike; by default none.
         task: what goes in and what comes out, once it is known.
     """
 
@@ -73,6 +83,7 @@ class Recipe:
     augmentation: Augmentation = field(default_factory=Augmentation)
     loss: Loss = field(default_factory=Loss)
     optimiser: Optimiser = field(default_factory=Optimiser)
+    teacher: Teacher | None = None
     task: Task | None = None
 
     def __post_init__(self) -> None:
@@ -98,6 +109,9 @@ class Recipe:
             raise expected(f"`network` to be a name of at most {LONGEST_NAME} characters", repr(self.network)[:80])
         check_between(0, 2**31 - 1, "seed", self.seed)
         check_between(1, MOST_SEEDS, "seeds", self.seeds)
+        if self.teacher is not None and self.seeds > 1:
+            remedy = "Train them one after another: --seed 0, --seed 1, …"
+            raise expected("one seed at a time with a teacher", f"{self.seeds} seeds", remedy)
 
     @property
     def split(self) -> str:

@@ -121,7 +121,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Schedule):
-        return _literal(value.start) if value.start == value.end else _literal(str(value))
+        constant = value.start == value.end and not value.warm_up
+        return _literal(value.start) if constant else _literal(str(value))
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):

@@ -1,25 +1,24 @@
 """Steps, one after another: eager, or captured as one CUDA graph; of one network, or several seeds; by one or more."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
-from safeset.data.augmentation import move_images
 from safeset.data.dataset import Split
-from safeset.errors import expected
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import FEW_PRODUCTS, one_thread
 from safeset.recipes.recipe import FittedRecipe
 from safeset.system.workers import Workers
+from safeset.training.batches import Batches
+from safeset.training.capture import capture_step, entry
 from safeset.training.gpu.blocks import can_fuse
 from safeset.training.gpu.convolutions import one_by_one
 from safeset.training.manifold import orthogonal_weights, return_to_manifold, turn_gradients
 from safeset.training.state import State
 from safeset.training.step import objective
-
-WARM_UP = 3  # steps before a capture, as torch asks for
+from safeset.training.teacher import Teachers
 
 
 class Engine:
@@ -35,6 +34,9 @@ class Engine:
             margins, loss, backward and optimiser are then one launch.
         workers: who shares the batches. Each takes its share of every batch, and their gradients are added up, so that
             a step is the same whoever takes it, but for rounding.
+
+    Attributes:
+        teachers: who are asked about the images of each step, if any; set before the first.
     """
 
     def __init__(
@@ -48,75 +50,88 @@ class Engine:
         captured: bool,
         workers: Workers | None = None,
     ) -> None:
-        self.recipe, self.split, self.state, self.seeds = recipe, split, state, tuple(seeds)
+        self.recipe, self.state, self.seeds = recipe, state, tuple(seeds)
         self.workers = workers or Workers()
-        self.batch = min(recipe.batch, len(split))  # of all workers
-        if self.batch < self.workers.count:
-            raise expected(f"a batch of at least a point for each of {self.workers.count} workers", self.batch)
+        self.batches = Batches(
+            split, recipe.augmentation, net.classes, batch=recipe.batch, seeds=seeds, workers=self.workers
+        )
         half, fused = recipe.precision == "bfloat16" and split.y.is_cuda, can_fuse(split.y.device)
-        self._value = objective(net, recipe.loss, half=half, fused=fused)
+        self._value = objective(net, recipe.loss, half=half, fused=fused, alone=len(self.seeds) == 1)
         if len(self.seeds) > 1:
-            self._value = torch.func.vmap(self._value, in_dims=(0, 0, 0, 0, None), randomness="different")
-        self._orthogonal = orthogonal_weights(net, state.parameters)
+            soft = 0 if recipe.augmentation.mixes else None
+            self._value = torch.func.vmap(self._value, in_dims=(0, 0, 0, 0, None, None, soft), randomness="different")
+        turns = recipe.optimiser.name == "muon"  # which turns orthogonal weights itself
+        self._orthogonal = [] if turns else orthogonal_weights(net, state.parameters)
         device, count = split.y.device, len(self.seeds)
         self.total = torch.zeros(count, dtype=torch.float64, device=device)  # sums of the losses of this epoch
         self.last = torch.zeros(count, device=device)  # losses of the last step
-        self._order = torch.zeros(count, len(split), dtype=torch.int64, device=device)
-        self._moves = torch.zeros(count, len(split), 5, dtype=torch.int64, device=device)
-        self._within = torch.arange(self.batch, device=device)[self.workers.share(self.batch)]
         self._place = torch.zeros((), dtype=torch.int64, device=device)  # of the next step in the epoch
-        self._weight = torch.zeros((), device=device)
-        work = count * len(self._within) * net.products
+        self._rates = torch.zeros(self.steps, dtype=torch.float64, device=device)  # of each step in the epoch
+        self._weights, self._radii = (torch.zeros(self.steps, device=device) for _ in range(2))
+        work = count * self.batches.own * net.products
         self._small = device.type == "cpu" and work <= FEW_PRODUCTS
         self._captured = captured
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self.teachers: Teachers | None = None
+        self._replay: Callable[[], None] | None = None
 
     @property
     def steps(self) -> int:
-        """Steps in an epoch: a last batch that is not full is left out."""
-        return max(1, len(self.split) // self.batch)
+        """Steps in an epoch."""
+        return self.batches.steps
 
     def start(self, epoch: int, step: int = 0, losses: Sequence[float] | None = None) -> None:
-        """Begin an epoch, or go on in the middle of one: order, moves, rate and λ depend on its number only."""
-        epochs = self.recipe.epochs
-        for place, seed in enumerate(self.seeds):
-            order, moves = draw_order(self.recipe, len(self.split), seed, epoch)
-            self._order[place].copy_(order)
-            self._moves[place].copy_(moves)
-        self.state.set_rate(self.recipe.optimiser.rate(epoch, epochs))
-        self._weight.fill_(self.recipe.loss.weight(epoch, epochs))
+        """Begin an epoch, or go on in the middle of one: order, moves, rates and λ depend on its number only."""
+        self.batches.start(epoch)
+        optimiser, loss, when = self.recipe.optimiser, self.recipe.loss, (epoch, self.recipe.epochs, self.steps)
+        for table, values in (
+            (self._rates, optimiser.rate.in_epoch(*when)),
+            (self._weights, loss.weight.in_epoch(*when)),
+            (self._radii, loss.radius.by_step(*when)),
+        ):
+            table.copy_(torch.tensor(values, dtype=torch.float64))
         self._place.fill_(step)
         self.total.copy_(torch.tensor(losses or [0.0] * len(self.seeds), dtype=torch.float64))
-        if self._captured and self._graph is None:
-            self._capture()
+        if self._captured and self._replay is None:
+            before = [*self.state.tensors(), self._place, self.total, self.last]
+            known = {id(tensor) for tensor in before}
+            self._replay = capture_step(self._step, before, lambda: self.state.forget_moments(known))
+        if self._place.is_cuda:  # of noise that is drawn there
+            torch.cuda.manual_seed(self.seeds[0] * 1_000_003 + epoch)
 
     def step(self) -> None:
         """The next step of the epoch."""
-        if self._graph is not None:
-            self._graph.replay()
+        if self._replay is not None:
+            self._replay()
         else:
             with one_thread(self._small):
                 self._step()
 
     def _step(self) -> None:
-        state = self.state
-        x, y = self._points()
+        state, points = self.state, self.batches.take(self._place)
+        state.set_rate(entry(self._rates, self._place))
+        target = points.target
+        if self.teachers is not None:
+            target = self.teachers.soften(points.x, points.soft(self.batches.classes))
+        given = (points.x, points.y, entry(self._weights, self._place), entry(self._radii, self._place), target)
         with one_by_one() if len(self.seeds) > 1 else nullcontext():
-            loss, following = self._value(state.parameters, state.vectors, x, y, self._weight)
+            loss, following = self._value(state.parameters, state.vectors, *given)
         state.optimiser.zero_grad()
         if self.workers.joined:
-            loss = loss * (len(self._within) / self.batch)
+            loss = loss * (self.batches.own / self.batches.size)
         loss.sum().backward()  # type: ignore[no-untyped-call]
+        gradients = [each.grad for each in state.parameters.values() if each.grad is not None]
         with torch.no_grad():
             last = loss.detach().view(len(self.seeds)).clone()
             if self.workers.joined:
-                gradients = [each.grad for each in state.parameters.values() if each.grad is not None]
                 for vector in following.values():  # their sum is then the first worker's vector, bit for bit
                     vector.mul_(self.workers.first)
                 self.workers.add([last, *gradients, *following.values()])
         turn_gradients(self._orthogonal)
+        if self.recipe.optimiser.clip is not None:
+            clip_gradients(gradients, self.recipe.optimiser.clip, len(self.seeds))
         state.optimiser.step()
         return_to_manifold(self._orthogonal)
+        state.follow_average()
         with torch.no_grad():
             for name, vector in state.vectors.items():
                 vector.copy_(following[name])
@@ -124,58 +139,20 @@ class Engine:
             self.total.add_(self.last)
             self._place.add_(1)
 
-    def _points(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the next step: (batch, …), or (seeds, batch, …)."""
-        some = self._place * self.batch + self._within
-        places = self._order.index_select(1, some).flatten()
-        y = self.split.y[places]
-        if self.recipe.augmentation:
-            images = move_images(self.split.x, places, self._moves.index_select(1, some).flatten(0, 1))
-            x = Split(images, y).inputs
-        else:
-            x = Split(self.split.x[places], y).inputs
-        if len(self.seeds) == 1:
-            return x, y
-        return x.view(len(self.seeds), -1, *x.shape[1:]), y.view(len(self.seeds), -1)
 
-    def _capture(self) -> None:
-        """Capture the step; the steps that this takes leave no trace."""
-        mine = [self._place, self.total, self.last]
-        before = [*self.state.tensors(), *mine]
-        kept = [tensor.detach().clone() for tensor in before]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                self._place.zero_()
-                self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        warn = torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch
-        warn(False)  # the branches of a step meet in the gradients of the parameters: on purpose
-        try:
-            with torch.cuda.graph(graph):
-                self._step()
-        finally:
-            warn(True)
-        with torch.no_grad():
-            known = {id(tensor) for tensor in before}
-            for tensor in self.state.tensors():
-                if id(tensor) not in known:  # what the optimiser remembers came with the first step: nothing before
-                    tensor.zero_()
-            for tensor, content in zip(before, kept, strict=True):
-                tensor.copy_(content)
-        self._graph = graph
+@torch.no_grad()
+def clip_gradients(gradients: Sequence[Tensor], most: float, count: int = 1) -> None:
+    """Scale the gradients of each network so that their norm together is at most this; nothing waits for the device.
 
-
-def draw_order(recipe: FittedRecipe, count: int, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-    """The order of ``count`` points in an epoch, and how each place of it is moved: (count,) and (count, 5).
-
-    Drawn on the CPU from seed and epoch alone, so that every device and every resumed run sees the same.
+    Args:
+        gradients: changed in place; of several networks stacked.
+        most: the largest norm.
+        count: of networks.
     """
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    order = torch.randperm(count, generator=generator)
-    return order, recipe.augmentation.draw(count, generator)
+    squares = torch.stack([each.view(count, -1).square().sum(dim=1) for each in gradients]).sum(dim=0)
+    factors = (most / squares.sqrt()).clamp(max=1.0)  # (count,)
+    for each in gradients:
+        each.view(count, -1).mul_(factors[:, None])
 
 
 @contextmanager

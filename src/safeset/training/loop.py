@@ -1,5 +1,6 @@
 """The loop: from a net and points to trained parameters, safe to interrupt at any moment."""
 
+import json
 import math
 import statistics
 import time
@@ -20,7 +21,9 @@ from safeset.system.workers import LostWorkerError, Workers
 from safeset.training.engine import Engine, fast_arithmetic
 from safeset.training.estimates import estimate_rates, set_training_mode
 from safeset.training.interruption import Interrupted, catch_signals
+from safeset.training.manifold import polish_weights
 from safeset.training.state import Position, State
+from safeset.training.teacher import Teachers, train_teachers
 from safeset.training.watch import Watch
 
 AGREE = 16  # captured steps after which workers ask each other whether to stop
@@ -76,12 +79,21 @@ def fit(
     """
     loop = _Loop(nets, recipe, split, watched, on, watch, run, minutes)
     with loop.setting():
+        loop.find_teachers(split)
         for epoch in range(loop.position.epoch, recipe.epochs):
             if loop.is_exhausted(epoch):
                 break
             loop.take_steps(epoch)
             loop.record_epoch(epoch)
         return loop.finish()
+
+
+class _Asked(Exception):  # noqa: N818  (no mistake)
+    """A signal asked to stop while teachers were trained."""
+
+    def __init__(self, stop: int) -> None:
+        super().__init__(stop)
+        self.stop = stop
 
 
 class _Loop:
@@ -133,6 +145,45 @@ class _Loop:
             self.asked = held.enter_context(catch_signals(self.run is not None, self.workers))
             self.saved = self.looked = time.perf_counter()
             yield
+
+    def find_teachers(self, split: Split) -> None:
+        """Train the teachers that the recipe asks for, or read them where that was done before."""
+        settings, recipe, watch = self.recipe.teacher, self.recipe, self.watch
+        if settings is None:
+            return
+        points = f"{counted(settings.count, 'teacher')} for {counted(settings.epochs, 'epoch')}"
+        watch.introduce(f"First {points}: ResNet-9 of width {settings.width}, noise σ = {settings.noise:g}")
+        about = [recipe.table().get(key) for key in ("teacher", "augmentation", "seed")]
+        try:
+            networks = train_teachers(
+                split.to(self.device),
+                recipe.augmentation,
+                self.nets[0].classes,
+                settings,
+                seed=recipe.seed,
+                path=None if self.keeper is None else self.keeper.teacher,
+                label=json.dumps([*about, self.digest], sort_keys=True),
+                tick=self._look_for_signals,
+                due=self._is_due,
+            )
+        except _Asked as asked:  # here, where random numbers are the student's again: a checkpoint holds them
+            assert self.run is not None  # else nobody asks
+            saved = self._save()
+            _settle(self.nets, self.state, self.position.epoch)
+            raise Interrupted(asked.stop, self.position.epoch + 1, recipe.epochs, self.run, saved) from None
+        self.engine.teachers = Teachers(networks, settings)
+
+    def _is_due(self) -> bool:
+        """Whether it is time to save; then the clock starts again."""
+        now = time.perf_counter()
+        due = now - self.saved >= 60 * self.minutes
+        self.saved = now if due else self.saved
+        return due
+
+    def _look_for_signals(self) -> None:
+        """Leave the training of teachers where a signal asks for it."""
+        if self.run is not None and (stop := self.asked()):
+            raise _Asked(stop)
 
     def is_exhausted(self, epoch: int) -> bool:
         """Whether the recipe's patience has come to its end before this epoch."""
@@ -189,7 +240,7 @@ class _Loop:
             **{name: statistics.fmean(one[name] for one in each) for name in each[0]},
             **({"seeds": dict(zip(map(str, self.seeds), each, strict=True))} if len(nets) > 1 else {}),
             "on": self.on,
-            "rate": self.recipe.optimiser.rate(epoch, self.recipe.epochs),
+            "rate": self.recipe.optimiser.rate.in_epoch(epoch, self.recipe.epochs, self.engine.steps)[-1],
             "seconds": round(time.perf_counter() - self.started, 3),
         }
         if state.best is not None:
@@ -239,14 +290,15 @@ def _settle(nets: Sequence[CertifiedNet], state: State, trained: int) -> list[Ou
     outcomes = []
     for place, net in enumerate(nets):
         own = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-        for name, stacked in state.parameters.items() if len(nets) > 1 else ():
-            own[name].copy_(stacked[place])
+        for name, served in state.one(place, len(nets))[0].items():
+            own[name].copy_(served)
         epoch, last = trained, None
         if state.best is not None and state.best.kept[place][0]:
             epoch = state.best.kept[place][0]
             last = {name: tensor.detach().clone() for name, tensor in net.network.state_dict().items()}
             for name, tensor in state.best.one(place).items():
                 own[name].copy_(tensor)
+        polish_weights(net)
         outcomes.append(Outcome(epoch, trained, last if epoch < trained else None))
     return outcomes
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from safeset.layers.orthogonal import Orthogonal, retract, riemannian
+from safeset.layers.orthogonal import Orthogonal, polish, retract, riemannian
 
 
 def orthogonal_weights(net: nn.Module, parameters: Mapping[str, Tensor]) -> list[Tensor]:
@@ -26,3 +26,11 @@ def return_to_manifold(weights: list[Tensor]) -> None:
     """One Newton–Schulz step for each, after the optimiser's: nothing waits for the device."""
     for weight in weights:
         weight.copy_(retract(weight))
+
+
+@torch.no_grad()
+def polish_weights(net: nn.Module) -> None:
+    """Make orthogonal weights so to the last bits of float64, in which they stay: the norm of 36 is then 1 + 1e-10."""
+    for layer in net.modules():
+        if isinstance(layer, Orthogonal):
+            layer.weight = nn.Parameter(polish(layer.weight))

@@ -1,7 +1,7 @@
 """What changes from step to step, and its checkpoints: one file, without pickles."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from safeset.errors import SafesetError
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import FittedRecipe
-from safeset.recipes.sections import Optimiser
 from safeset.runs.checkpoint import group_tensors
 from safeset.system.files import read_tensors, write_tensors
 from safeset.system.workers import Workers
 from safeset.training.best import Best
+from safeset.training.optimisers import make_optimiser
 
 VERSION = "1"
 
@@ -34,7 +34,8 @@ class Position:
 class State:
     """Parameters, buffers, optimiser and power vectors: of one net, and its own; or stacked, of one for each seed.
 
-    Where points are held out, the best weights so far too.
+    Where points are held out, the best weights so far too; and where the recipe says so, a running mean of the
+    parameters, which is what is evaluated and served.
     """
 
     parameters: dict[str, Tensor]
@@ -43,6 +44,9 @@ class State:
     vectors: dict[str, Tensor]
     random: Tensor | None = None  # of the CPU's generator, where a checkpoint was taken
     best: Best | None = None
+    average: dict[str, Tensor] | None = None
+    taken: Tensor | None = None  # steps that the average has followed
+    decay: float = 0.0  # of the average
 
     @classmethod
     def start(
@@ -61,34 +65,63 @@ class State:
         state = cls(
             parameters,
             dict(first.named_buffers()),
-            make_optimiser(recipe.optimiser, list(parameters.values())),
+            make_optimiser(recipe.optimiser, first, parameters),
             {name: vector.clone() for name, vector in together.items()},
         )
+        if recipe.optimiser.average is not None:
+            state.average = {name: each.detach().clone() for name, each in parameters.items()}
+            state.taken = torch.zeros((), device=first.device)
+            state.decay = recipe.optimiser.average
         if held_out:
             state.best = Best.start(state.weights(len(nets)), len(nets), held_out)
         return state
 
     def weights(self, count: int) -> dict[str, Tensor]:
-        """Parameters by name, stacked where there are several nets; of one net its buffers too."""
-        return {**self.parameters, **self.buffers} if count == 1 else self.parameters
+        """What is served, by name, stacked where there are several nets; of one net its buffers too."""
+        return {**self.served, **self.buffers} if count == 1 else self.served
+
+    @property
+    def served(self) -> dict[str, Tensor]:
+        """The parameters that are evaluated and served."""
+        return self.parameters if self.average is None else self.average
 
     def one(self, place: int, count: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Parameters and power vectors of one of ``count`` nets."""
+        """The parameters that are served, and the power vectors, of one of ``count`` nets."""
         if count == 1:
-            return self.parameters, self.vectors
-        return tuple({name: each[place] for name, each in group.items()} for group in (self.parameters, self.vectors))  # type: ignore[return-value]
+            return self.served, self.vectors
+        return tuple({name: each[place] for name, each in group.items()} for group in (self.served, self.vectors))  # type: ignore[return-value]
 
     def tensors(self) -> list[Tensor]:
         """All that a step changes."""
-        return [*self.parameters.values(), *self.vectors.values(), *_moments(self.optimiser).values()]
+        means = [] if self.average is None or self.taken is None else [self.taken, *self.average.values()]
+        return [*self.parameters.values(), *self.vectors.values(), *_moments(self.optimiser).values(), *means]
 
-    def set_rate(self, rate: float) -> None:
-        """The learning rate from now on; where it is a tensor, a captured step sees it too."""
+    def set_rate(self, rate: Tensor) -> None:
+        """The learning rate of the next step; a group of parameters may have a part of it."""
         for group in self.optimiser.param_groups:
+            own = rate * group.get("factor", 1.0)
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
+                group["lr"].copy_(own)  # a captured step sees it too
             else:
-                group["lr"] = rate
+                group["lr"] = float(own)
+
+    @torch.no_grad()
+    def follow_average(self) -> None:
+        """Let the running mean follow the parameters, after a step."""
+        if self.average is None or self.taken is None:
+            return
+        self.taken.add_(1)
+        grown = (1 + self.taken) / (10 + self.taken)  # a small decay first, so that the start is soon forgotten
+        rest = 1 - grown.clamp(max=self.decay)
+        for name, mean in self.average.items():
+            mean.lerp_(self.parameters[name], rest)
+
+    @torch.no_grad()
+    def forget_moments(self, known: Collection[int]) -> None:
+        """Set what the optimiser remembers since tensors of these ids were all that it had to what it starts from."""
+        for name, tensor in _moments(self.optimiser).items():
+            if id(tensor) not in known:
+                tensor.fill_(1.0 if name.endswith(".mu_product") else 0.0)  # NAdam's product of momenta starts at 1
 
     def save(self, path: Path, position: Position, data: str) -> None:
         """Write a checkpoint, whole or not at all.
@@ -98,7 +131,7 @@ class State:
             position: the next step.
             data: digest of what is trained on.
         """
-        groups = {
+        groups: dict[str, dict[str, Tensor]] = {
             "parameters": self.parameters,
             "buffers": self.buffers,
             "optimiser": _moments(self.optimiser),
@@ -106,6 +139,8 @@ class State:
             "random": {"cpu": torch.get_rng_state()},
             **({"best": self.best.weights} if self.best else {}),
         }
+        if self.average is not None and self.taken is not None:
+            groups |= {"average": self.average, "averaged": {"steps": self.taken}}
         flat = {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
         texts = {"version": VERSION, "data": data, "position": json.dumps(asdict(position))}
         if self.best:
@@ -148,21 +183,13 @@ class State:
             place, _, rest = name.partition(".")
             moments.setdefault(int(place), {})[rest] = tensor
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+        if self.average is not None and self.taken is not None:
+            _restore(self.average, groups["average"], "averages of parameters")
+            _restore({"steps": self.taken}, groups["averaged"], "averaged steps")
         self.random = groups["random"]["cpu"]
         if self.best is not None:
             self.best.restore(json.loads(metadata["best"]), groups["best"])
         return Position(**json.loads(metadata["position"]))
-
-
-def make_optimiser(recipe: Optimiser, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """The optimiser that a recipe names; on a GPU one that can be captured."""
-    rate, decay = recipe.rate.start, recipe.weight_decay
-    if recipe.name == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=decay)
-    kind = torch.optim.Adam if recipe.name == "adam" else torch.optim.AdamW
-    on_gpu = parameters[0].is_cuda
-    start = torch.tensor(rate, device=parameters[0].device) if on_gpu else rate
-    return kind(parameters, lr=start, weight_decay=decay, fused=True, capturable=on_gpu)
 
 
 def _check(position: Position, state: State) -> None:

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from safeset.losses import cross_entropy, trades
+from safeset.losses import cross_entropy, emma, trades
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import few_logits, one_thread
 from safeset.recipes.sections import Loss
@@ -15,35 +15,52 @@ from safeset.training.gpu.blocks import InBlocks
 from safeset.training.gpu.convolutions import halves
 
 Tensors = Mapping[str, Tensor]
-Objective = Callable[[Tensors, Tensors, Tensor, Tensor, float | Tensor], tuple[Tensor, dict[str, Tensor]]]
+Objective = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 
 
-def objective(net: CertifiedNet, loss: Loss, *, half: bool = False, fused: bool = False) -> Objective:
-    """The function (parameters, vectors, x, y, λ) ↦ (loss, next vectors) of a net: pure, with gradient.
+def objective(
+    net: CertifiedNet, loss: Loss, *, half: bool = False, fused: bool = False, alone: bool = True
+) -> Objective:
+    """The function (parameters, vectors, x, y, λ, ε_t/ε, soft labels) ↦ (loss, next vectors): pure, with gradient.
+
+    Soft labels, (batch, classes), may be None: then y is all that is known.
 
     Args:
         net: its layers, guarantee and ε are used, its own parameters are not.
-        loss: name, margins of ⊥, power steps.
+        loss: its name and settings.
         half: whether convolutions of the forward pass are computed in bfloat16.
         fused: whether layers are computed in blocks, as a GPU likes it.
+        alone: whether it is called for one network, not under vmap for several.
     """
-    logits_of = InBlocks(net.network, half=half) if fused else net
+    logits_of = InBlocks(net.network, half=half, shifts=alone) if fused else net
 
     def forward(parameters: Tensors, x: Tensor) -> Tensor:
         with halves() if half else nullcontext():
             return call_with(logits_of, parameters, x)
 
     def value(
-        parameters: Tensors, vectors: Tensors, x: Tensor, y: Tensor, weight: float | Tensor
+        parameters: Tensors,
+        vectors: Tensors,
+        x: Tensor,
+        y: Tensor,
+        weight: float | Tensor,
+        radius: float | Tensor = 1.0,
+        target: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         logits, (constants, following) = side_by_side(
             lambda: forward(parameters, x), lambda: net.estimate(parameters, vectors, loss.power_steps)
         )
         with one_thread(few_logits(logits)):
-            instrumented = net.instrument(logits, constants, method=loss.margins)
+            if loss.name == "emma":
+                epsilon, settings = radius * net.epsilon, loss.settings()
+                return emma(logits, constants, y, epsilon, net.guarantee, target=target, **settings), following
+            instrumented, labels = (
+                net.instrument(logits, constants, method=loss.margins),
+                y if target is None else target,
+            )
             if loss.name == "trades":
-                return trades(instrumented, y, weight), following
-            return cross_entropy(instrumented, y), following
+                return trades(instrumented, labels, weight), following
+            return cross_entropy(instrumented, labels), following
 
     return value
 

@@ -253,7 +253,8 @@ class _Job:
                 write_run(*each, records)
             if len(results) > 1:
                 write_json(self.run.evaluation, evaluation)
-            self.run.checkpoint.unlink(missing_ok=True)
+            for file in (self.run.checkpoint, *self.run.path.glob(f"{self.run.teacher.stem}-*.safetensors")):
+                file.unlink(missing_ok=True)
         return evaluation
 
     def draw_pictures(self, outcomes: Sequence[Outcome]) -> None:

@@ -6,6 +6,7 @@ convolution's output five times forward and as often backward. Here Triton goes 
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -22,8 +23,10 @@ from safeset.errors import UnsupportedLayerError, expected
 from safeset.layers import InvertibleDownsampling, MinMax
 from safeset.layers.min_max import in_front
 from safeset.program.rules import check_untouched
+from safeset.training.gpu.shifts import shift_part
 
 Kind = TypeVar("Kind", bound=nn.Module)
+Part = Callable[[Tensor, bool], Tensor]
 TRITON = find_spec("triton") is not None
 LARGEST = 2**31  # numbers in a tensor: kernels count in 32 bits
 KERNELS = "safeset.training.gpu.kernels"
@@ -74,13 +77,21 @@ class Block:
         return layer.stride, layer.padding, layer.dilation, False, (0, 0), layer.groups
 
 
-def blocks_of(network: nn.Module) -> list[nn.Module | Block]:
-    """The layers of a network in a row, blocks where there are any; of another network, itself."""
+def blocks_of(network: nn.Module, *, shifts: bool = False) -> list[nn.Module | Part]:
+    """The layers of a network in a row, blocks where there are any, also those of shift nets if asked.
+
+    Of another network, itself.
+    """
     if not _plain(network, nn.Sequential):
         return [network]
     layers: list[nn.Module] = list(network)
-    found: list[nn.Module | Block] = []
+    found: list[nn.Module | Part] = []
     while layers:
+        known = shift_part(layers) if shifts else None
+        if known is not None and all(_plain(each, type(each)) for each in layers[: known[1]]):
+            found.append(known[0])
+            layers = layers[known[1] :]
+            continue
         layer = layers.pop(0)
         if not (_fits(layer) and layers and _plain(layers[0], MinMax)):
             found.append(layer)
@@ -100,16 +111,17 @@ class InBlocks(nn.Module):
     Args:
         network: the net's.
         half: whether the products of blocks are in bfloat16.
+        shifts: whether layers of shift nets are blocks too; those of several networks at once cannot be.
     """
 
-    def __init__(self, network: nn.Module, *, half: bool = False) -> None:
+    def __init__(self, network: nn.Module, *, half: bool = False, shifts: bool = False) -> None:
         super().__init__()
-        self.network, self.halved, self.parts = network, half, blocks_of(network)
+        self.network, self.halved, self.parts = network, half, blocks_of(network, shifts=shifts)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, *input_shape) → (batch, classes)."""
         for part in self.parts:
-            x = part(x, self.halved) if isinstance(part, Block) else part(x)
+            x = part(x) if isinstance(part, nn.Module) else part(x, self.halved)
         return x
 
 

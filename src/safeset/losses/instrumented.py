@@ -3,21 +3,20 @@
 from torch import Tensor
 from torch.nn import functional
 
-LOSSES = ("cross-entropy", "trades")
-
 
 def cross_entropy(instrumented: Tensor, labels: Tensor) -> Tensor:
     """The mean of −ln softmax(g)_y: a point that is not certified costs as one that is wrong.
 
     Args:
         instrumented: (batch, classes + 1), from `CertifiedNet.instrument`.
-        labels: (batch,) true classes.
+        labels: (batch,) true classes, or (batch, classes) soft labels.
 
     >>> import torch
     >>> cross_entropy(torch.tensor([[2.0, 0.0, -20.0]]), torch.tensor([0])).item() < 0.13
     True
     """
-    return functional.cross_entropy(instrumented, labels)
+    soft = labels.ndim == 2
+    return functional.cross_entropy(instrumented, functional.pad(labels, (0, 1)) if soft else labels)  # none on ⊥
 
 
 def trades(instrumented: Tensor, labels: Tensor, weight: float | Tensor) -> Tensor:
@@ -28,7 +27,7 @@ def trades(instrumented: Tensor, labels: Tensor, weight: float | Tensor) -> Tens
 
     Args:
         instrumented: (batch, classes + 1), from `CertifiedNet.instrument`.
-        labels: (batch,) true classes.
+        labels: (batch,) true classes, or (batch, classes) soft labels.
         weight: λ.
     """
     logits, bottom = instrumented[:, :-1], instrumented[:, -1]
