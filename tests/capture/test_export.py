@@ -47,6 +47,8 @@ def shift(x):
 ONE = {
     "min-max": (min_max, (8,)),
     "min-max by stacks": (lambda x: torch.stack([x[:, ::2].max(x[:, 1::2]), x[:, ::2].min(x[:, 1::2])], 2), (8,)),
+    "both halves": (lambda x: torch.cat([functional.relu(-x[:, :4]), x[:, :4].relu()], 1), (8,)),
+    "both halves, mixed": (lambda x: torch.stack([x[:, 4:].clamp(min=0), (-x[:, 4:]).relu()], 2).flip(1), (8,)),
     "group sort": (lambda x: x.view(-1, 2, 4).sort(dim=2).values, (8,)),
     "larger half": (lambda x: torch.cat([x[:, :4].maximum(x[:, 4:]), x[:, :4] * 0], 1), (8,)),
     "shift": (shift, (8, 5)),
@@ -77,7 +79,7 @@ def test_what_is_one_lipschitz_counts_as_one_however_it_is_written(name):
         (lambda x: x.expand(-1, 8), math.sqrt(8)),
         (lambda x: functional.pad(x[:, None], (1, 1), mode="circular")[:, 0], math.sqrt(2)),
         (lambda x: x + x.flip(1), 2.0),
-        (lambda x: torch.cat([x.relu(), (-x).relu()], dim=1), math.sqrt(2)),
+        (lambda x: torch.cat([x.relu(), (-2 * x).relu()], dim=1), math.sqrt(5)),
     ],
 )
 def test_constants(function, constant):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from safeset.capture import expressions as ex
@@ -170,10 +171,9 @@ def _gelu(graph: Graph, a: Arguments, name: str) -> View:
 def _clamp(graph: Graph, a: Arguments, name: str) -> View:
     found = view_of(a.input)
     for end, smaller in ((getattr(a, "min", None), False), (getattr(a, "max", None), True)):
-        if isinstance(end, Tensor | View):
-            found = ex.larger(graph, found, end, name, smaller=smaller)
-        elif end is not None:
-            found = graph.add(Clamp(None, float(end)) if smaller else Clamp(float(end), None), found, name=name)
+        if end is not None:
+            given = end if isinstance(end, Tensor | View) else torch.tensor(float(end), dtype=torch.float64)
+            found = ex.larger(graph, found, given, name, smaller=smaller)
     return found
 
 

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from safeset.errors import UnsupportedLayerError
+from safeset.program.entries import Scale
 from safeset.program.joining import Join
 from safeset.program.operation import Operation, Shape
+from safeset.program.pointwise import MinMax, ReLU
 from safeset.program.program import INPUT, Node, Place, Program
 from safeset.program.select import Reshape, Select
 from safeset.program.total import Sum
@@ -128,6 +130,11 @@ class Graph:
         if whole is not None and self._shapes[whole] == value.point:
             return whole
         sources, order = self._order(value)
+        for negative in sources:
+            origin = self._negated(negative)
+            for positive in sources:
+                if origin is not None and self._is_relu_of(positive, origin):
+                    return self.node_of(self._in_halves(value, positive, negative, origin))
         key = (tuple(sources), value.point, order.numpy().tobytes())
         if key not in self._made:
             self._made[key] = self._reordered(sources, order, value.point)
@@ -226,6 +233,41 @@ class Graph:
             offsets[number], total = total, total + int(sizes[number])
         order = torch.where(source >= 0, entry + offsets[source.clamp_min(0)], -1)
         return [number - 1 for number in seen], order
+
+    def _is_relu_of(self, number: int, origin: int) -> bool:
+        return (
+            number != INPUT
+            and isinstance(self.nodes[number].operation, ReLU)
+            and self.nodes[number].inputs == (origin,)
+        )
+
+    def _negated(self, number: int) -> int | None:
+        """The node, or the input, of whose negative a node is the ReLU."""
+        read = self.nodes[number].inputs[0] if number != INPUT else INPUT
+        if read == INPUT or not self._is_relu_of(number, read):
+            return None
+        operation = self.nodes[read].operation
+        is_negative = isinstance(operation, Scale) and bool((operation.scale == -1).all())
+        return self.nodes[read].inputs[0] if is_negative else None
+
+    def _in_halves(self, value: View, positive: int, negative: int, origin: int) -> View:
+        """A value with entries of ReLU(x) and ReLU(−x) as one with entries of max(x, 0) and −min(x, 0).
+
+        Those are one node, whose Lipschitz constant is 1: at every x at most one of the two is steep.
+        """
+        x = self._whole(origin).places.reshape(POINTS, -1)
+        key = ("halves", origin)
+        if key not in self._made:
+            signs = torch.tensor([[1.0], [-1.0]], dtype=torch.float64, device=self.device)
+            both = self.add_once(MinMax(), View(torch.stack([x, torch.zeros_like(x)], dim=1)), name="halves")
+            self._made[key] = self.node_of(self.add(Scale(signs), both, name="halves"))
+        halves = self._whole(self._made[key]).places  # (POINTS, 2, entries)
+        places = value.places.clone()
+        for half, number in enumerate((positive, negative)):
+            inside = value.places - self._starts[number + 1]
+            own = (inside >= 0) & (inside < x.numel())
+            places[own] = halves[:, half].reshape(-1)[inside[own].long()]
+        return View(places)
 
     def _reordered(self, sources: list[int], order: Tensor, shape: Shape) -> int:
         """A node with entries of others, in an order."""

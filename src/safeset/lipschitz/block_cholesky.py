@@ -157,6 +157,7 @@ def shifted_bound(gram: BlockGram, c: float) -> Up | None:
                 column[i], info = torch.linalg.cholesky_ex(shifted)
                 if bool(info != 0):
                     return None
+                column[i].tril_()  # it is so already, unless LAPACK left something above the diagonal
             else:
                 column[i] = torch.linalg.solve_triangular(column[j], shifted.mT, upper=False).mT
             for some in strips(side):  # what is left over; column[j] is 0 above its diagonal

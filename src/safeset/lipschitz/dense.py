@@ -118,6 +118,7 @@ def shifted_bound(symmetric: Tensor, c: float) -> Up | None:
     factor, info = torch.linalg.cholesky_ex(shifted)
     if bool((info != 0).any()) or not bool(factor.isfinite().all()):
         return None
+    factor.tril_()  # it is so already, unless LAPACK left something above the diagonal
     rounding = gamma(side + 1) * (row_sum(shifted) + product_norm(factor))
     largest = max(c, float(diagonal.amax()))
     for rows in strips(side):  # what is left over, in place: on and below the diagonal, where the factor is not 0
