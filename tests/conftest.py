@@ -21,7 +21,8 @@ os.environ.setdefault("SAFESET_PICTURES", "0")  # tests of the pictures ask for 
 
 WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if WORKER:
-    torch.set_num_threads(1)  # the workers share the cores
+    torch.set_num_threads(1)  # the workers share the cores, and so do the processes that tests start
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 STARTED = time.perf_counter()
 

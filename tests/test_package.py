@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import safeset
+from helpers import commands
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -144,7 +145,7 @@ def test_the_wheel_works_outside_the_checkout(wheel, tmp_path):
 def test_the_python_in_the_pages_runs(page, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     if blocks:
-        run(sys.executable, "-W", "error", "-c", "\n".join(blocks), cwd=tmp_path, OMP_NUM_THREADS="1")
+        commands.safeset(script="\n".join(blocks), cwd=tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -49,7 +49,11 @@ def child(asked, out, err):
     warnings.simplefilter("default", UserWarning)  # as Python shows them
     code = 0
     try:
-        safeset.cli.app.main()
+        if asked["script"]:
+            warnings.simplefilter("error")
+            exec(asked["script"], {"__name__": "__main__"})
+        else:
+            safeset.cli.app.main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     except BaseException:
@@ -104,8 +108,13 @@ def _server():
         text=True,
         env=ENVIRONMENT,
     )
-    atexit.register(process.kill)
+    atexit.register(_end, process)
     return process
+
+
+def _end(process):
+    process.kill()
+    process.communicate()
 
 
 def safeset(
@@ -121,13 +130,15 @@ def safeset(
     unprivileged=False,
     terminal=None,
     before="",
+    script="",
     **environment,
 ):
     """What a command prints, and what it says aside; it must end with ``code``, and never with a traceback.
 
     ``stdout`` and ``stderr`` may be paths; ``lines`` are read, then the pipe is closed. With ``terminal``, a number of
     columns, all streams are a terminal of that width, and what it shows comes first. ``before`` is Python that is run
-    in the new process before the command.
+    in the new process before the command; a ``script`` is Python that is run instead of a command, with warnings as
+    errors.
     """
     with tempfile.NamedTemporaryFile() as file:
         file.write(stdin)
@@ -144,6 +155,7 @@ def safeset(
             "unprivileged": unprivileged,
             "terminal": terminal,
             "before": before,
+            "script": script,
             "environment": {"TERM": "xterm-256color", "SAFESET_CACHE": str(cwd / ".cache"), **environment},
         }
         server = _server()
