@@ -87,7 +87,7 @@ def _part_written(net, x, y):
 
 
 def _view_written(net, x, y):
-    out = x * 0.5
+    out = (x * 0.5).contiguous()  # torch has no such view of a transposed value
     out.view(-1, CHANNELS, SIZE * SIZE)[:, :, 3:5].mul_(1.5)
     return out
 
