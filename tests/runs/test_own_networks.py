@@ -120,7 +120,7 @@ def test_own_code_runs_only_by_the_flag(here):
     safeset("evaluate", "run", "--network", "mynets:small", cwd=here)
     output, _ = safeset("certify", "run", "points.npz", "--json", "--network", "mynets:small", cwd=here)
     assert len([json.loads(line) for line in output.splitlines()]) == 80
-    output, _ = safeset("audit", "run", "--budget", "0.2", "--network", "mynets:small", cwd=here)
+    output, _ = safeset("audit", "run", "--points", "3", "--budget", "0.02", "--network", "mynets:small", cwd=here)
     assert "passed" in output or "inconclusive" in output
     with pytest.raises(ArgumentError, match="Give --network mynets:small again"):
         load(here / "run")

@@ -219,7 +219,11 @@ def test_an_interrupted_run_is_used_as_it_is(begun, tmp_path, killed):
             assert same(load(run.path).state_dict(), kept.state_dict())
     best = {name.partition("network.")[2]: each for name, each in load_file(run.checkpoint).items() if "best/" in name}
     assert same(dict(kept.network.state_dict()), best)
-    for command in (["evaluate", "run"], ["certify", "run", "points.npz"], ["audit", "run", "--budget", "0.1"]):
+    for command in (
+        ["evaluate", "run"],
+        ["certify", "run", "points.npz"],
+        ["audit", "run", "--points", "3", "--budget", "0.02"],
+    ):
         _, errors = safeset(*command, cwd=tmp_path)
         assert "has not ended (epoch 2 of 8)" in errors
         assert "safeset train --resume --out run" in errors
