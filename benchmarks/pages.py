@@ -313,6 +313,28 @@ def published(result: dict[str, Any], ours: dict[str, Any]) -> str:
     return markdown(["networks", "guarantee", *(f"ε = {each:g}" for each in result["epsilons"]), "median radius"], rows)
 
 
+def trained(*results: dict[str, Any]) -> str:
+    """The models that come with safeset: audit and evaluation of each in turn."""
+    rows = []
+    for path, audit, evaluation in zip(_files(MODELS), results[::2], results[1::2], strict=True):
+        own = {row["method"]: row for row in evaluation["rows"] if row["epsilon"] == evaluation["recipe"]["epsilon"]}
+        rows.append(
+            [
+                f"`{path.parent.parent.name}/{path.parent.name}`",
+                f"{sum(file.stat().st_size for file in path.parent.iterdir()) / 1e6:.1f} MB",
+                f"{evaluation['recipe']['epsilon']:g}",
+                *(f"{own[method]['vra']:.3f}" for method in ("uniform", "joint")),
+                f"{own['joint']['rejection_rate']:.3f}",
+                f"{own['joint']['top1']:.3f}",
+                f"{own['joint']['set_size']:.2f}, {own['joint']['smallest_set_size']:.2f}",
+                f"{audit['verdict']}, {audit['attack']['answers']:,} answers attacked",
+            ]
+        )
+    header = ["name", "size", "ε", "VRA, uniform", "joint", "rejected, joint", "top-1"]
+    return markdown([*header, "classes in an answer: largest, smallest", "audit"], rows)
+
+
+MODELS = "../models/*/*/evaluation.json"
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "first-hour", "benchmarks/first_hour.json", first_hour),
     ("docs/performance.md", "busy", "benchmarks/busy.json", busy),
@@ -337,6 +359,7 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/other-libraries.md", "other-libraries", "benchmarks/other-libraries.json", other_libraries),
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
     ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
+    ("docs/models.md", "trained", "../models/*/*/[ae][uv]*.json", trained),
     *paper.TABLES,
 ]
 

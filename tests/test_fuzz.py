@@ -98,6 +98,11 @@ max_leaves = 2
 LISTS = json.dumps(
     {"sets": [[0, 1], [2]], "everyone_with": [3], "hierarchy": {"edges": [["a", "b"]], "depth": 1}}
 ).encode()
+COSTS = b"""[costs]
+classes = ["a", "b", "c"]
+matrix = [[0, 1, inf], [0.5, 0, 1], [9, 1, 0]]
+most = 1
+"""
 TENSORS = save({"1.weight": torch.ones(2, 3), "1.bias": torch.zeros(2)}, {"format": "safeset 1"})
 ARRAYS = array_file(x=np.arange(24.0).reshape(12, 2), y=np.array(["a", "b"] * 6), class_names=np.array(["a", "b"]))
 
@@ -245,6 +250,7 @@ PARSERS = {
     "recipe": (recipe, RECIPE),
     "sets": (sets, SETS),
     "lists": (sets, LISTS),
+    "costs": (sets, COSTS),
     "edges": (edges, b"a\tb\nb\tc\na\td\nd\tc\n"),
     "tensors": (tensors, TENSORS),
     "run": (run, RECIPE),

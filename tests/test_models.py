@@ -32,6 +32,7 @@ SHAPES = {
     "cnn-2c1f": ((3, 64, 64), 6, None),
     "mlp-2x32": ((2,), 4, None),
     "mlp-2x256": ((7,), 3, None),
+    "orthogonal-mlp": ((5,), 5, 331_781),
     "shift-net": ((3, 16, 16), 5, None),
     "shift-net-s": ((3, 32, 32), 100, 249828),
     "shift-net-m": ((3, 16, 16), 5, None),
@@ -49,6 +50,7 @@ SMALL = {
     "shift-net": {"depth": 3, "width": 16, "patch": 2},
     "liresnet": {"depth": 2, "width": 8, "features": 16},
     "resnet-lipschitz": {"depth": 1, "width": 4, "stages": 2},
+    "orthogonal-mlp": {"depth": 3, "width": 16},
 }
 
 

@@ -61,6 +61,7 @@ def furnish(path):
     (path / "points.csv").write_text("\n".join(["x,y,kind", *lines]) + "\n")
     images = (255 * random.random((40, 1, 8, 8))).astype(np.float32)
     np.savez(path / "bytes.npz", x=images, y=np.arange(40) % 4)
+    np.savez(path / "encounters.npz", x=random.random((3, 5)).astype(np.float32) - 0.5)
     (path / "mynets.py").write_text(OWN_NETWORK)
     (path / "sets.toml").write_text(f"sets = [{list(CLASSES[:2])}]\n")
     write_properties(path)

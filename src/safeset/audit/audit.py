@@ -20,6 +20,7 @@ from safeset.inputs import as_count, as_device, as_number
 from safeset.nets.net import CertifiedNet
 from safeset.runs.data import load_run_data
 from safeset.runs.evaluate import open_with_data
+from safeset.runs.library import is_shipped
 from safeset.runs.load import load_run
 from safeset.runs.onnx_models import about_file
 from safeset.runs.own_networks import Factory
@@ -79,7 +80,8 @@ def audit_run(
         )
 
     about = {**({"unfinished": unfinished} if unfinished else {}), "recipe": recipe.json_table()}
-    return _audited(own, data, compare, run.path / "violations", points, minutes, started, progress) | about
+    folder = _elsewhere() if is_shipped(run.path) else run.path / "violations"
+    return _audited(own, data, compare, folder, points, minutes, started, progress) | about
 
 
 def audit_file(
@@ -100,9 +102,13 @@ def audit_file(
     check_arguments(points, minutes)
     started = time.perf_counter()
     own, data = open_with_data(path, epsilon, guarantee, source, progress)
-    folder = Path(tempfile.gettempdir()) / f"safeset-violations-{os.getpid()}"
     own = own.to(as_device(device))
-    return _audited(own, data, lambda bounds: [], folder, points, minutes, started, progress) | about_file(path)
+    return _audited(own, data, lambda bounds: [], _elsewhere(), points, minutes, started, progress) | about_file(path)
+
+
+def _elsewhere() -> Path:
+    """A folder for violations of what has no directory of its own to write into."""
+    return Path(tempfile.gettempdir()) / f"safeset-violations-{os.getpid()}"
 
 
 def _audited(

@@ -3,7 +3,7 @@
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,6 +24,7 @@ from safeset.cli.options import (
 from safeset.errors import SafesetError, expected
 from safeset.proofs.check import SECONDS
 from safeset.proofs.check import check as check_proof
+from safeset.runs.library import find_run, is_shipped
 from safeset.terminal import console
 
 
@@ -53,21 +54,25 @@ def audit(
     if epsilon or guarantee:
         raise expected("--epsilon and --guarantee for an .onnx file alone", "them for a run, which has its own")
     from safeset.audit.audit import audit_run, check_arguments, inconclusive
-    from safeset.cli.show_audit import show
     from safeset.runs.run import Run
     from safeset.system.files import write_json
     from safeset.system.memory import keep_freed_memory
 
     keep_freed_memory()
-    target = out or Run(run).path / "audit.json"
-    check_target(out, "JSON", run=Run(run).path, own="audit.json", inputs=[data])
+    where = Run(find_run(run))
+    target = out or (None if is_shipped(where.path) else where.path / "audit.json")
+    check_target(out, "JSON", run=where.path, own="audit.json", inputs=[data])
     check_arguments(points, budget)
-    if Run(run).recipe.is_file():
-        with suppress(OSError):  # reported at the end, beside what was found
-            write_json(target, inconclusive("the audit has not ended"))  # an older verdict may be of other weights
+
+    def write(found: dict[str, Any]) -> None:
+        if target is not None and where.recipe.is_file():
+            with suppress(OSError):  # reported at the end, beside what was found
+                write_json(target, found)
+
+    write(inconclusive("the audit has not ended"))  # an older verdict may be of other weights
     try:
         result = audit_run(
-            Run(run),
+            where,
             points=points,
             minutes=budget,
             source=data,
@@ -76,15 +81,22 @@ def audit(
             progress=console.progress,
         )
     except SafesetError as error:
-        if Run(run).recipe.is_file():
-            with suppress(OSError):  # the error itself is reported in any case
-                write_json(target, inconclusive(f"stopped: {error}"))
+        write(inconclusive(f"stopped: {error}"))
         raise
+    _finish(result, target)
+
+
+def _finish(result: dict[str, Any], target: Path | None) -> None:
+    """Write what was found, if there is a file for it, and show it; exit with 1 where the audit failed."""
+    from safeset.cli.show_audit import show
+    from safeset.system.files import write_json
+
     try:
-        write_json(target, result)
+        if target is not None:
+            write_json(target, result)
     finally:
         show(result)
-    console.out.print(f"\nWritten to {target}.")
+    console.out.print(f"\nWritten to {target}." if target else "\nNot written. To write it: --out FILE")
     if result["verdict"] == "failed":
         raise typer.Exit(1)
 
@@ -101,8 +113,6 @@ def _audit_file(
 ) -> None:
     """Audit an ONNX file; what is found is written only where --out says."""
     from safeset.audit.audit import audit_file
-    from safeset.cli.show_audit import show
-    from safeset.system.files import write_json
     from safeset.system.memory import keep_freed_memory
 
     keep_freed_memory()
@@ -116,14 +126,7 @@ def _audit_file(
         device=device,
         progress=console.progress,
     )
-    try:
-        if out is not None:
-            write_json(out, result)
-    finally:
-        show(result)
-    console.out.print(f"\nWritten to {out}." if out else "\nNot written. To write it: --out FILE")
-    if result["verdict"] == "failed":
-        raise typer.Exit(1)
+    _finish(result, out)
 
 
 def check(

@@ -26,6 +26,7 @@ from safeset.cli.options import (
     radius,
 )
 from safeset.errors import counted, expected
+from safeset.runs.library import find_run
 from safeset.terminal import console
 
 
@@ -52,6 +53,7 @@ def certify(
     from safeset.system.workers import join_workers
 
     check_preference(prefer)
+    run = find_run(run)
     if proof is not None:
         check_alone()
         check_target(proof, "JSON", run=run, inputs=[*files, file_of(guarantee)])

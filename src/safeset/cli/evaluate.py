@@ -21,6 +21,7 @@ from safeset.cli.options import (
     radii,
 )
 from safeset.errors import expected
+from safeset.runs.library import find_run, is_shipped
 from safeset.terminal import console
 
 
@@ -55,6 +56,7 @@ def evaluate(
     }
     alone = is_onnx(run)  # a file without a run, in which nothing is stored
     check_alone_network(network, run, alone)
+    run = run if alone else find_run(run)
     stored, own = Run(run).evaluation, not alone and is_own(Run(run).read_recipe(), **asked)
     _check_out(out, stored, own, [data, file_of(guarantee), run])
     notes: list[str] = []  # printed after the table
@@ -67,7 +69,7 @@ def evaluate(
             result, units = evaluate_run(Run(run), **asked, **shown, network=own_network(network))
     if not workers.first:
         return
-    target = out or (stored if own else None)
+    target = out or (stored if own and not is_shipped(stored) else None)
     try:
         if target is not None:
             write_json(target, result)
@@ -104,6 +106,6 @@ def _where(target: Path | None, stored: Path) -> str:
     """Where the numbers are written, or how to have them written."""
     if target is not None:
         return f"Written to {target}."
-    if stored.exists():
+    if stored.exists() and not is_shipped(stored):
         return f"{stored} keeps the run's own numbers; these are not written. To write them: --out FILE"
     return "These numbers are not written. To write them: --out FILE"

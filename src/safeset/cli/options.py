@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from safeset.errors import expected
+from safeset.runs.library import is_shipped
 from safeset.system import torchrun
 
 if TYPE_CHECKING:
     from safeset.runs.own_networks import Factory
 
 ModelPath = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it; or an .onnx file.")
+    Path,
+    typer.Argument(metavar="RUN", help="Directory of a run; a trained model (`safeset models`); or an .onnx file."),
 ]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, as `safeset train` makes it.")]
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Directory of a run, or a trained model (`safeset models`).")
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU if there is one.")]
 OtherData = Annotated[str | None, typer.Option(help="Other data than the run's own.")]
 Method = Annotated[str | None, typer.Option(help="uniform, floating or joint. Default: joint.")]
@@ -146,6 +150,8 @@ def check_target(
         raise expected(f"a directory for the {kind} file", f"none at {path.parent}")
     remedy = f"Choose another name for the {kind} file. Nothing was written."
     target = Path(os.path.realpath(path))
+    if is_shipped(target):
+        raise expected(f"a {kind} file to write", f"{path}, among the models that come with safeset", remedy)
     if str(target) in {os.path.realpath(each) for each in inputs if each is not None}:
         raise expected(f"a {kind} file to write", f"{path}, which is to be read", remedy)
     if Path(os.path.realpath(run)) in target.parents and target.name in OF_A_RUN - {own}:

@@ -21,6 +21,7 @@ from safeset.cli.options import (
 )
 from safeset.cli.show_answers import rates
 from safeset.errors import expected, shown_rate
+from safeset.runs.library import find_run, is_shipped
 from safeset.terminal import console
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def suggest(
     from safeset.system.files import json_text, write_whole
 
     check_alone()
-    target = out or (Run(run).path / "suggest.png" if data is None else None)
+    run = find_run(run)
+    target = out or (Run(run).path / "suggest.png" if data is None and not is_shipped(run) else None)
     drawn = find_spec("matplotlib") is not None
     if out is not None:
         from safeset.drawing.sheet import check_matplotlib
@@ -132,6 +134,9 @@ def suggest_affinity(
     from safeset.system.files import json_text, write_whole
 
     check_alone()
+    run = find_run(run)
+    if out is None and is_shipped(run):
+        raise expected("--out FILE.toml for the sets", "none", f"Nothing is written into {run}: it came with safeset.")
     target = out or Run(run).path / "affinity.toml"
     if out is not None:
         check_target(out, "TOML", run=Run(run).path, own="affinity.toml", inputs=[data])

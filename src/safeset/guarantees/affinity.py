@@ -1,4 +1,4 @@
-"""Collections of affinity sets: from groups, neighbours, hierarchies and files to plain sets of classes.
+"""Collections of affinity sets: from groups, neighbours, hierarchies, costs and files to plain sets of classes.
 
 A class is an index (``int``) or a name (``str``); a collection is a list of sets of classes. Everything here is a pure
 function from one description of a collection to that list; :class:`safeset.Affinity` is the guarantee made of it.
@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from safeset.errors import ArgumentError, expected, nearest, repeated
+from safeset.guarantees.costs import cheap_groups
 from safeset.system.untrusted import parse_json, parse_toml, read_text
 
 Class = int | str
 MOST_LEAVES = 5_000_000  # summed over all nodes of a hierarchy, as many as memory holds
-KEYS = ("sets", "groups", "neighbours", "hierarchy", "everyone_with")
+KEYS = ("sets", "groups", "neighbours", "hierarchy", "costs", "everyone_with")
 
 
 def members(one: Iterable[Any], what: str, *, empty: bool = False) -> tuple[Class, ...]:
@@ -212,6 +213,29 @@ def _leaves(order: Sequence[Any], children: Mapping[Any, set[Any]]) -> dict[Any,
     return leaves
 
 
+def from_costs(matrix: Any, *, most: Any, classes: Any = None) -> list[list[Any]]:
+    """The largest groups of classes in which every confusion costs at most ``most``, in both directions.
+
+    So the k best classes lie in one of them exactly if no confusion between two of them costs more.
+
+    Args:
+        matrix: (classes, classes) numbers ≥ 0 or ∞: what it costs to answer i (column) where j (row) is right. The
+            diagonal is ignored.
+        most: the largest cost that is accepted.
+        classes: what the rows and columns are; by default class 0, 1, ….
+
+    >>> from_costs([[0, 1, 2], [1, 0, 1], [9, 1, 0]], most=1, classes=["benign", "unclear", "malignant"])
+    [['benign', 'unclear'], ['unclear', 'malignant']]
+    """
+    groups = cheap_groups(matrix, most)
+    names = list(range(len(matrix))) if classes is None else classes
+    members(names, "`classes` of costs")  # raises for what is repeated, mixed, or no class
+    names = list(names)
+    if len(names) != len(matrix):
+        raise expected(f"`classes` of costs to name the {len(matrix)} rows of `matrix`", f"{len(names)} names")
+    return [[names[each] for each in one] for one in groups]
+
+
 def read_edges(path: Path) -> list[tuple[str, str]]:
     """The (parent, child) pairs of a tab-separated file; further columns (names, say) are ignored."""
     pairs = []
@@ -242,7 +266,7 @@ def from_description(description: Any, *, folder: Path | None = None) -> tuple[l
 
     Args:
         description: a list of sets, or a mapping with one or more of ``sets``, ``groups``, ``neighbours`` and
-            ``hierarchy`` (their sets are put together) and optionally ``everyone_with``.
+            ``hierarchy`` (their sets are put together) and optionally ``everyone_with``; or with ``costs`` alone.
         folder: where the file that a hierarchy's ``edges`` may name lies; without it only edges written out are taken.
 
     >>> from_description({"neighbours": ["a", "b", "c"]})
@@ -255,6 +279,11 @@ def from_description(description: Any, *, folder: Path | None = None) -> tuple[l
     for key in description:
         if key not in KEYS:
             raise expected(f"the keys of affinity sets to be among {', '.join(KEYS)}", repr(key), nearest(key, KEYS))
+    if "costs" in description:
+        if len(description) > 1:
+            others = ", ".join(key for key in description if key != "costs")
+            raise expected("`costs` alone", f"also {others}", "Other sets could put together what costs more.")
+        return _costs(description["costs"]), []
     sets = description.get("sets", [])
     together = description.get("everyone_with", [])
     if not isinstance(sets, list) or not isinstance(together, list):
@@ -284,3 +313,13 @@ def _hierarchy(options: Any, folder: Path | None) -> list[list[Any]]:
     elif not isinstance(edges, list):
         raise expected("the edges of a hierarchy to be a list or a file's name", repr(edges))
     return from_hierarchy(edges, max_leaves=options.get("max_leaves"), depth=options.get("depth"))
+
+
+def _costs(options: Any) -> list[list[Any]]:
+    valid = ("classes", "matrix", "most")
+    if not isinstance(options, Mapping) or not {"matrix", "most"} <= set(options):
+        raise expected("`costs` to have a `matrix`, and `most`, the largest cost that is accepted", repr(options))
+    for key in options:
+        if key not in valid:
+            raise expected(f"the keys of costs to be among {', '.join(valid)}", repr(key), nearest(key, valid))
+    return from_costs(options["matrix"], most=options["most"], classes=options.get("classes"))

@@ -179,6 +179,15 @@ class Affinity(Guarantee):
         return cls(affinity.from_hierarchy(edges, max_leaves=max_leaves, depth=depth))
 
     @classmethod
+    def from_costs(cls, matrix: Any, *, most: float, classes: Sequence[Class] | None = None) -> "Affinity":
+        """Classes together where every confusion costs at most ``most``, in both directions; see `affinity.from_costs`.
+
+        >>> Affinity.from_costs([[0, 1, 9], [1, 0, 9], [9, 9, 0]], most=1)
+        Affinity([[0, 1], [2]])
+        """
+        return cls(affinity.from_costs(matrix, most=most, classes=classes))
+
+    @classmethod
     def from_file(cls, path: str | Path) -> "Affinity":
         """The collection that a TOML or JSON file describes; see `affinity.from_description` for its keys."""
         if not isinstance(path, str | Path):

@@ -10,8 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from itertools import combinations
 from typing import NamedTuple
 
+from safeset.errors import expected
+
 Group = frozenset[int]
 Pair = tuple[int, int]
+MOST_VISITS = 100_000  # of the search for largest groups, whose number can grow as 3^(classes/3)
 
 
 class Step(NamedTuple):
@@ -33,22 +36,41 @@ def pairs_of(group: Collection[int]) -> frozenset[Pair]:
 def sets_of(pairs: Set[Pair]) -> list[tuple[int, ...]]:
     """The largest groups in which every two classes are one of the pairs: the maximal cliques of their graph.
 
+    Raises:
+        ArgumentError: where there are too many to find them.
+
     >>> sets_of({(0, 1), (1, 2), (0, 2), (2, 3)})
     [(0, 1, 2), (2, 3)]
     """
-    near: dict[int, set[int]] = {}
+    near: dict[int, int] = {}  # the classes that each class is paired with, a bit each
     for first, second in pairs:
-        near.setdefault(first, set()).add(second)
-        near.setdefault(second, set()).add(first)
+        near[first] = near.get(first, 0) | 1 << second
+        near[second] = near.get(second, 0) | 1 << first
+    found, visits = list[tuple[int, ...]](), 0
+    waiting: list[tuple[tuple[int, ...], int, int]] = [((), sum(1 << each for each in near), 0)] if near else []
+    while waiting:  # Bron and Kerbosch's search: a group, what may still join it, and what was tried before
+        group, able, tried = waiting.pop()
+        visits += 1
+        if visits > MOST_VISITS:
+            remedy = "Allow fewer pairs, or write the sets themselves."
+            raise expected(f"pairs of classes whose sets are found in {MOST_VISITS:,} steps", "more", remedy)
+        if not able and not tried:
+            found.append(tuple(sorted(group)))
+            continue
+        # A largest group lacks the pivot only if it has a class that is not paired with it: few are left to try.
+        pivot = max(_bits(able | tried), key=lambda each: (able & near[each]).bit_count())
+        for each in _bits(able & ~near[pivot]):
+            waiting.append(((*group, each), able & near[each], tried & near[each]))
+            able, tried = able & ~(1 << each), tried | 1 << each
+    return sorted(found)
 
-    def grow(group: set[int], open_: set[int], done: set[int]) -> Iterator[tuple[int, ...]]:
-        if not open_ and not done:
-            yield tuple(sorted(group))
-        for each in sorted(open_):
-            yield from grow(group | {each}, open_ & near[each], done & near[each])
-            open_, done = open_ - {each}, done | {each}
 
-    return sorted(grow(set(), set(near), set())) if near else []
+def _bits(number: int) -> Iterator[int]:
+    """The places at which an integer has a 1, from below."""
+    while number:
+        lowest = number & -number
+        yield lowest.bit_length() - 1
+        number ^= lowest
 
 
 def count_satisfied(groups: Mapping[Group, int], pairs: Set[Pair]) -> int:

@@ -9,6 +9,7 @@ from torch import nn
 from safeset.errors import expected, nearest
 from safeset.inputs import as_count, check_shape
 from safeset.models.architecture import Build, check_settings
+from safeset.models.orthogonal_mlp import orthogonal_mlp
 from safeset.models.plain import downsampling, mlp, striding
 from safeset.models.residual_nets import liresnet, resnet
 from safeset.models.shift_net import shift_net
@@ -27,9 +28,9 @@ def create_model(
         classes: number of classes.
         initialisation: ``torch``, its default, or ``orthogonal``: weights are matrices of orthonormal rows or columns,
             those of a convolution as (out, in · height · width), and biases are 0.
-        **settings: of ``shift-net`` (depth, width, patch, dense, part), ``liresnet`` (depth, width, features, dense)
-            and ``resnet-lipschitz`` (depth, width, stages); ``-s``, ``-m`` and ``-l`` have their own defaults. The
-            others have none.
+        **settings: of ``shift-net`` (depth, width, patch, dense, part), ``orthogonal-mlp`` (depth, width), ``liresnet``
+            (depth, width, features, dense) and ``resnet-lipschitz`` (depth, width, stages); ``-s``, ``-m`` and ``-l``
+            have their own defaults. The others have none.
 
     >>> create_model("mlp-2x32", input_shape=(2,), classes=4)[-1]
     Linear(in_features=32, out_features=4, bias=True)
@@ -76,6 +77,7 @@ _MODELS: dict[str, Build] = {
     "cnn-2c1f": downsampling(16, 32, widths=(64,), first=2),  # for some hundred photos
     "mlp-2x32": mlp(32, 32),  # for points in the plane
     "mlp-2x256": mlp(256, 256),  # for tables
+    "orthogonal-mlp": orthogonal_mlp,  # for tables, by muon and emma
     "shift-net": shift_net,
     "shift-net-s": partial(shift_net, depth=8, width=128),
     "shift-net-m": partial(shift_net, depth=12, width=256),

@@ -16,6 +16,7 @@ from safeset.models import create_model
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import FittedRecipe
 from safeset.runs.checkpoint import read_weights
+from safeset.runs.library import find_run
 from safeset.runs.onnx_models import is_onnx, load_onnx
 from safeset.runs.own_networks import Factory, make_network
 from safeset.runs.run import Run
@@ -64,12 +65,13 @@ def load(
     epsilon: float | None = None,
     class_names: Sequence[str] | None = None,
 ) -> CertifiedNet:
-    """The trained net of a run directory, or that of an ONNX file.
+    """The trained net of a run directory, of a model that comes with safeset, or of an ONNX file.
 
     Of a training that has not ended it is the weights so far, with a warning.
 
     Args:
-        path: the directory that `safeset.train` or ``safeset train`` made, or a file that ends in ``.onnx``.
+        path: the directory that `safeset.train` or ``safeset train`` made, a name that ``safeset models`` lists, such
+            as ``acasxu/targeted`` (a path that is there comes first), or a file that ends in ``.onnx``.
         network: the module, where an own one was trained; its parameters are overwritten. Or a function that makes it,
             of ``input_shape`` and ``classes`` if it takes them.
         guarantee: of an ONNX file, by default ``"standard"``; a run has its own.
@@ -89,7 +91,7 @@ def load(
     if (guarantee, epsilon, class_names) != (None, None, None):
         remedy = "net.certify takes another guarantee and epsilon."
         raise expected("guarantee, epsilon and class_names for an .onnx file alone", f"them for {path}", remedy)
-    return load_run(Run(Path(path)), network)[0]
+    return load_run(Run(find_run(path)), network)[0]
 
 
 def load_run(run: Run, network: nn.Module | Factory | None = None) -> tuple[CertifiedNet, str]:

@@ -169,7 +169,9 @@ class Run:
         """
         if not self.recipe.is_file():
             raise expected(
-                "the directory of a run", f"{self.path}, which has no recipe.toml", "safeset train makes one."
+                "the directory of a run",
+                f"{self.path}, which has no recipe.toml",
+                "safeset train makes one, and safeset models lists those that come with safeset.",
             )
         table = toml.read_table(self.recipe)
         if names_a_file(table.get("guarantee")):
