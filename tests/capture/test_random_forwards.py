@@ -102,7 +102,7 @@ def test_no_slope_of_one_operation_exceeds_what_is_proved(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
-def test_no_slope_of_thousands_of_random_forwards_exceeds_what_is_proved(block):
+@pytest.mark.parametrize("block", range(8))
+def test_no_slope_of_hundreds_of_random_forwards_exceeds_what_is_proved(block):
     for seed in range(1000 + 100 * block, 1100 + 100 * block):
         check(RandomForward(seed, steps=3 + seed % 8))
