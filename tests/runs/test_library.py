@@ -103,6 +103,11 @@ def test_suggestions_are_written_only_where_it_is_told(work, before, unchanged):
     safeset("suggest-affinity", NAME, "--out", "sets.toml", cwd=work, before=before)
 
 
+def test_a_copy_is_calibrated(work, before, unchanged):
+    _, errors = safeset("calibrate", NAME, "--data", "point.npz", cwd=work, before=before, code=1)
+    assert "Copy its directory" in errors
+
+
 def test_the_models_are_small_and_whole():
     """What is in the repository, and so in every wheel."""
     folder = Path(__file__).parents[2] / "models"

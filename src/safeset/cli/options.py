@@ -39,6 +39,10 @@ OneHot = Annotated[
     str | None,
     typer.Option(metavar="COLUMN,…", help="Tables: columns of texts, to become columns of 0 and 1."),
 ]
+Alpha = Annotated[
+    str | None,
+    typer.Option(metavar="FLOAT", help="Calibrated runs: how often the true class may be missing. Default: as stored."),
+]
 Epsilon = Annotated[
     list[str] | None,
     typer.Option("--epsilon", "--eps", metavar="FLOAT", help="L2 radius in input units; images are in [0, 1]."),
@@ -129,7 +133,7 @@ def check_alone() -> None:
 
 OF_A_RUN = {"recipe.toml", "model.safetensors", "last.safetensors", "checkpoint.safetensors", "witnesses.safetensors"}
 OF_A_RUN |= {"answers.safetensors", "bounds.json", "evaluation.json", "audit.json", "metrics.jsonl", "README.md"}
-OF_A_RUN |= {"metrics.png", "samples.png", "suggest.png", ".lock"}
+OF_A_RUN |= {"metrics.png", "samples.png", "suggest.png", "calibration.json", ".lock"}
 
 
 def check_target(

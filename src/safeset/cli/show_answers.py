@@ -22,6 +22,9 @@ RATES = {
 }
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
 COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "grey", "unfinished", "problem"]
+COLUMNS += ["covers", "covers_alpha"]
+COVERED = ["clean", "guaranteed", "under attack", "mean size", "10 %", "median", "90 %", "one class"]
+SHOWN = 8  # of the classes of a set that covers
 
 
 def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
@@ -64,6 +67,34 @@ def show_evaluation(result: dict[str, Any], units: str) -> None:
             out.print()
             title = f"{row['method']}, ε = {shown_epsilon(row['epsilon'])}, by class"
             print_table(title, ["class", "points", *RATES], body)
+    if "coverage" in result:
+        show_coverage(result["coverage"])
+
+
+def show_coverage(found: dict[str, Any]) -> None:
+    """Print how often the sets of a calibrated run hold the true class."""
+    body = [[shown_epsilon(row["epsilon"]), *_covered(row)] for row in found["rows"]]
+    share = f"{100 * (1 - found['alpha']):g} %"
+    about = f"{counted(found['calibration_points'], 'calibration point')}, {found['score']}"
+    out.print()
+    print_table(f"Sets that cover ≥ {share}: {about}", ["ε", *COVERED], body, texts=0)
+    out.print(
+        "Clean: labels in the sets for ε of unchanged points; guaranteed: those that no change within ε gets out; "
+        f"under attack: those that an attack did not get out. Sizes in classes. Covers: {found['words']}.",
+        style="dim",
+    )
+    for row in found["rows"]:
+        if "classes" in row:
+            body = [[name, f"{part['points']:,}", *_covered(part)] for name, part in row["classes"].items()]
+            out.print()
+            print_table(f"Sets for ε = {shown_epsilon(row['epsilon'])}, by class", ["class", "points", *COVERED], body)
+
+
+def _covered(row: dict[str, Any]) -> list[str]:
+    """The numbers of a row of coverage, as texts."""
+    quantiles = [str(size) for size in row["size_quantiles"].values()]
+    shares = [shown_rate(row[name]) for name in ("clean", "guaranteed", "under_attack")]
+    return [*shares, f"{row['size']:.2f}", *quantiles, shown_rate(row["singletons"])]
 
 
 def show_certificates(records: list[dict[str, Any]]) -> int:
@@ -80,13 +111,30 @@ def show_certificates(records: list[dict[str, Any]]) -> int:
         )
     else:
         title = ""
-    print_table(
-        title,
-        ["point", "answer", "may also include", "what holds"],
-        [_certificate_cells(record) for record in records],
-        texts=4,
-    )
+    covers = [record["covers"] for record in good if "covers" in record]
+    header = ["point", "answer", "may also include", "what holds", *["covers"] * bool(covers)]
+    body = [[*_certificate_cells(record), *[_covering(record)] * bool(covers)] for record in records]
+    print_table(title, header, body, texts=len(header))
+    if covers:
+        out.print(
+            f"Certified: no perturbation of L2 norm ≤ {shown_epsilon(covers[0]['epsilon'])} can change what holds of "
+            "an answer. It is proved of the network, and does not say which class is true.",
+            style="dim",
+        )
+        out.print(f"Covers: {covers[0]['words']}. It is a probability, and no certificate.", style="dim")
     return len(records) - len(good)
+
+
+def _covering(record: dict[str, Any]) -> str:
+    """The set that covers, as a cell.
+
+    >>> _covering({"covers": {"classes": ["cat", "dog"]}})
+    '{cat, dog}'
+    """
+    classes = record["covers"]["classes"] if "covers" in record else []
+    more = len(classes) - SHOWN
+    text = _names(classes) if more <= 1 else f"{_names(classes[:SHOWN])} and {more} more"
+    return f"{{{text}}}" if classes else ""
 
 
 def _certificate_cells(record: dict[str, Any]) -> list[str]:
@@ -128,6 +176,8 @@ def row(cells: Sequence[Any]) -> str:
 
 def cells(record: dict[str, Any]) -> list[Any]:
     """A record of a certificate as cells of a CSV row; lists are joined by |, an infinite radius is inf."""
+    covers = record.get("covers", {})
+    record = {**record, "covers": covers.get("classes", []), "covers_alpha": covers.get("alpha", "")}
 
     def cell(name: str) -> Any:
         value = record.get(name, "")
