@@ -57,6 +57,9 @@ ONE = {
     "norm": (lambda x: functional.pad(x.norm(dim=1, keepdim=True), (0, 7)), (8,)),
     "relu6 and clamp": (lambda x: functional.relu6(x).clamp(0.5, 2.0), (8,)),
     "in place": (lambda x: functional.relu_(x + 1.0).abs_(), (8,)),
+    "integers beside": (lambda x: torch.cat([x[:, :4], torch.ones(x.shape[0], 4, dtype=torch.int64)], dim=1), (8,)),
+    "integers where": (lambda x: torch.where(torch.arange(8) < 3, x, torch.tensor(7)), (8,)),
+    "filled": (lambda x: x.masked_fill(torch.arange(8) < 3, 2), (8,)),
     "constants beside": (lambda x: torch.cat([x[:, :4], torch.ones(x.shape[0], 4)], dim=1), (8,)),
     "einsum": (lambda x: torch.einsum("ij,bj->bi", torch.eye(8, dtype=x.dtype).flip(0), x), (8,)),
 }

@@ -13,7 +13,7 @@ from helpers.exact_norm import at_least_norm
 from helpers.matrices import GEOMETRY, KINDS
 from safeset.lipschitz.block_cholesky import BlockGram, search_block_proof
 from safeset.lipschitz.convolution import Axis, Convolution
-from safeset.lipschitz.convolution_proof import _by_torus
+from safeset.lipschitz.convolution_proof import _by_torus, convolution_proof
 from safeset.lipschitz.krylov import top_eigenvectors
 from safeset.lipschitz.torus import Torus
 from safeset.numerics.directed import Up
@@ -142,3 +142,12 @@ def test_the_top_of_a_spectrum_is_found_with_its_multiplicities(seed, size, coun
     torch.testing.assert_close(found.values, wanted, atol=1e-5, rtol=0)
     identity = torch.eye(min(count, size))
     torch.testing.assert_close(found.vectors @ found.vectors.mT, identity, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kernel", [torch.eye(2)[:, :, None, None], -torch.eye(3).flip(0)[:, :, None, None]])
+def test_a_kernel_that_only_moves_channels_has_norm_one(kernel):
+    """The search for vectors has found all there is after its first step: what is left is rounding."""
+    padded = torch.nn.functional.pad(kernel.double(), (1, 1, 1, 1))
+    axis = Axis(12, 3, 1, 1, 1, 1)
+    bound, _ = convolution_proof(Convolution(padded, axis, axis), "torus")
+    assert 1 <= bound < 1 + 1e-6

@@ -208,7 +208,9 @@ def test_a_run_is_proved_again_with_what_it_has_stored(run, searches):
     assert float(bounds.head.scale) == stored["before_the_head"]
 
 
-@pytest.mark.parametrize("damage", ["gone", "empty", "text", "cut", "numbers", "shapes", "integers"])
+@pytest.mark.parametrize(
+    "damage", ["gone", "empty", "text", "cut", "numbers", "huge", "infinite", "shapes", "integers", "none", "float8"]
+)
 def test_damaged_witnesses_only_take_longer(run, searches, tmp_path, damage):
     wanted = [line.bound for line in load(run.path).bounds().layers]
     kept = run.witnesses.read_bytes()
@@ -217,14 +219,16 @@ def test_damaged_witnesses_only_take_longer(run, searches, tmp_path, damage):
         assert found
         if damage == "gone":
             run.witnesses.unlink()
-        elif damage in ("numbers", "shapes", "integers"):
+        elif damage not in ("empty", "text", "cut"):
             vectors = {
-                "numbers": None,
                 "shapes": torch.ones(2, 2),
                 "integers": torch.ones(2, 1, 8, 8, dtype=torch.int64),
-            }
+                "none": torch.ones(0, 1, 8, 8),
+                "float8": torch.ones(2, 1, 8, 8).to(torch.float8_e5m2),
+            }.get(damage)
+            claims, gap = {"numbers": math.nan, "huge": 10**400}, math.inf if damage == "infinite" else 0
             forged = {
-                name: Witness("torus", math.nan if damage == "numbers" else one.claim, one.shift, 0, vectors[damage])
+                name: Witness("torus", claims.get(damage, one.claim), one.shift, gap, vectors)
                 for name, one in found.items()
             }
             write_witnesses(run.witnesses, forged)

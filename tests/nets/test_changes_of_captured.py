@@ -89,3 +89,21 @@ def test_a_method_replaced_in_a_class_is_noticed(name: str, monkeypatch: pytest.
     monkeypatch.setattr(Small, name, _fifty_times(before))
     _check_current(net)
     assert isinstance(net.network.forward, MethodType)
+
+
+class WithClassValues(Small):
+    """Whose factor all of its kind have, and one is a default."""
+
+    SCALE = 2.0
+
+    def factor(self, more: float = 1.0) -> float:
+        """Of the logits."""
+        return self.SCALE * more
+
+
+def test_values_of_classes_and_defaults_are_noticed(monkeypatch):
+    net = _certified(WithClassValues())
+    monkeypatch.setattr(WithClassValues, "SCALE", 50.0)
+    _check_current(net)
+    monkeypatch.setattr(WithClassValues.factor, "__defaults__", (3.0,))
+    _check_current(net)

@@ -12,6 +12,7 @@ from torch import Tensor
 from safeset.capture.expressions import Absent, Squares
 from safeset.capture.from_export import with_head
 from safeset.capture.graph import POINTS, Graph, View
+from safeset.capture.onnx_broadcast import check_shape
 from safeset.capture.onnx_call import Call, Frame
 from safeset.capture.onnx_constants import CONSTANTS
 from safeset.capture.onnx_file import OPSETS, Dimension, File, FileNode, read_file, shown
@@ -123,6 +124,7 @@ def _computed(node: FileNode, values: Mapping[str, Any], frame: Frame) -> list[A
         )
         found = _handler(call)(call)
         call.check_asked()
+        check_shape(call, found)
         several = list(found) if isinstance(found, list | tuple) else [found]
         for value in several:
             if isinstance(value, View | Tensor):

@@ -5,6 +5,7 @@ constants with zeros for values, which says what is added.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,16 +36,11 @@ FILLING: Mapping[str, Callable[..., Tensor]] = {
 def placed(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Any:
     """Values and constants at places that do not depend on the input."""
     kind = str(target._schema.name).removeprefix("aten::")
-    if kind == "where":
-        args, kwargs = _numbers_as_tensors(args, 1), {}
-        target = torch.ops.aten.where.self
-        if not isinstance(args[0], Tensor):
+    if kind in ("where", "masked_fill"):
+        condition, *values = args if kind == "where" else (args[1], args[2], args[0])
+        if not isinstance(condition, Tensor):
             raise UnsupportedLayerError(REFUSED["where"])
-    if kind == "masked_fill":
-        args, kwargs = _numbers_as_tensors((args[1], args[2], args[0]), 1), {}
-        target = torch.ops.aten.where.self
-        if not isinstance(args[0], Tensor):
-            raise UnsupportedLayerError(REFUSED["where"])
+        args, kwargs, target = tuple(map(_as_tensor, values)), {}, partial(torch.where, condition.cpu())
     found = View(target(*_each(args, _numbers), **kwargs))
     constant = target(*_each(args, _constants), **kwargs)
     if not bool(constant.any()):
@@ -60,10 +56,9 @@ def filled(kind: str, args: tuple[Any, ...]) -> Tensor:
     return FILLING[kind](value.places, *others)
 
 
-def _numbers_as_tensors(args: tuple[Any, ...], first: int) -> tuple[Any, ...]:
-    """Numbers among values as tensors; what stands before ``first`` stays."""
-    made = (torch.tensor(each, dtype=torch.float64) if isinstance(each, int | float) else each for each in args[first:])
-    return (*args[:first], *made)
+def _as_tensor(value: Any) -> Any:
+    """A number as a tensor."""
+    return torch.tensor(value, dtype=torch.float64) if isinstance(value, int | float) else value
 
 
 def _each(value: Any, function: Any) -> Any:
@@ -75,12 +70,8 @@ def _each(value: Any, function: Any) -> Any:
 
 
 def _numbers(value: View | Tensor) -> Tensor:
-    if isinstance(value, View):
-        return value.places
-    return torch.zeros_like(value, dtype=torch.float64).cpu() if value.is_floating_point() else value.cpu()
+    return value.places if isinstance(value, View) else torch.zeros_like(value, dtype=torch.float64, device="cpu")
 
 
 def _constants(value: View | Tensor) -> Tensor:
-    if isinstance(value, View):
-        return torch.zeros_like(value.places)
-    return value.double().cpu() if value.is_floating_point() else value.cpu()
+    return torch.zeros_like(value.places) if isinstance(value, View) else value.double().cpu()

@@ -98,7 +98,7 @@ def gram_matrix(wide: Tensor) -> tuple[Tensor, int]:
         known = slice(0, rows.stop)
         strip = first[:, rows] @ first[:, known].mT
         for part in others:
-            strip = torch.baddbmm(strip, part[:, rows], part[:, known].mT)
+            strip += part[:, rows] @ part[:, known].mT  # each part is summed before it is added, as T counts
         gram[:, rows, known] = strip
     return mirrored(gram), first.shape[-1] + len(others)
 

@@ -11,6 +11,7 @@ from safeset.numerics.threads import one_thread
 
 BLOCK = 4  # vectors at once: as many equal eigenvalues are found together
 ITERATIONS = 600
+TINY_PART = 1e-2  # of a vector: less than this cannot be orthogonal to the basis in float32 without another step
 LARGEST_BASIS = 400  # vectors that are kept, and
 MOST_NUMBERS = 2**27  # of all of them; 512 MB
 
@@ -58,7 +59,9 @@ def top_eigenvectors(
         image = apply(fresh)
         along = basis[known] @ image.mT  # (known, block)
         projected[known, filled : known.stop], projected[filled : known.stop, known] = along, along.mT
-        image = image - along.mT @ basis[known]  # once more before it is used: twice is enough
+        before, image = image.norm(dim=1), image - along.mT @ basis[known]
+        if bool((image.norm(dim=1) < TINY_PART * before).any()):  # rounding is a large part of what is left
+            image = _orthogonal(image, basis[known])
         filled = known.stop
         full = filled == most
         if not (full or iteration % 8 == 7 or iteration + 1 == ITERATIONS):

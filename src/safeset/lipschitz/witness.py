@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from safeset.numerics.directed import Up
@@ -36,10 +37,14 @@ class Witness:
         """The claimed bound, if a proof with this witness finds as little and hardly less; else None."""
         if not (math.isfinite(self.claim) and math.isfinite(self.shift) and abs(self.gap) <= 500):
             return None
-        if self.vectors is not None and not bool(self.vectors.isfinite().all()):
+        if self.vectors is not None and not _is_usable(self.vectors):
             return None
         proved = prove(self)
         return Up(self.claim) if proved is not None and proved <= self.claim <= proved * (1 + CLOSE) else None
+
+
+def _is_usable(vectors: Tensor) -> bool:
+    return vectors.dtype in (torch.float32, torch.float64) and vectors.numel() > 0 and bool(vectors.isfinite().all())
 
 
 def claimed(proved: Up) -> Up:

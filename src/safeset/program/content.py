@@ -3,7 +3,7 @@
 import copy
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
-from types import CodeType, FunctionType, MethodType, SimpleNamespace
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ class Content:
 
     structure: list[Any]
     tensors: dict[str, Tensor]
-    code: list[dict[str, CodeType]]  # what the methods of all modules are, so that one that is replaced is noticed
+    code: list[dict[str, Any]]  # what the methods of all modules are, so that one that is replaced is noticed
 
     @staticmethod
     def of(network: nn.Module) -> "Content":
@@ -27,7 +27,7 @@ class Content:
         structure, code = [], []
         for name, layer in network.named_modules(remove_duplicate=False):
             attributes = {key: value for key, value in vars(layer).items() if key not in _TORCH_OWN}
-            structure.append((name, type(layer), registration(layer), attributes))
+            structure.append((name, type(layer), registration(layer), attributes, _class_values(type(layer))))
             code.append(_code(type(layer)))
         tensors = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
         return Content(structure, {name: tensor.detach() for name, tensor in tensors}, code)
@@ -109,14 +109,27 @@ def _parts(value: Any) -> list[Any] | None:
     return [part if index < 3 else list(part or ()) for index, part in enumerate(made)] if type(made) is tuple else None
 
 
-def _code(kind: type) -> dict[str, CodeType]:
-    """The code of all methods that a module's classes define, but for those of torch's own base class."""
+def _code(kind: type) -> dict[str, Any]:
+    """The code and the defaults of all methods that a module's classes define, but for those of torch's base class."""
     classes = [each for each in kind.__mro__ if each not in nn.Module.__mro__]
     return {
-        f"{place}.{name}": value.__code__
+        f"{place}.{name}": (value.__code__, value.__defaults__, value.__kwdefaults__)
         for place, each in enumerate(classes)
         for name, value in vars(each).items()
         if isinstance(value, FunctionType)
+    }
+
+
+def _class_values(kind: type) -> dict[str, Any]:
+    """Numbers, texts, tensors and collections that a user's own classes hold for all of their modules."""
+    classes = [
+        each for each in kind.__mro__ if each not in nn.Module.__mro__ and each.__module__.split(".")[0] != "torch"
+    ]
+    return {
+        f"{place}.{name}": value
+        for place, each in enumerate(classes)
+        for name, value in vars(each).items()
+        if isinstance(value, PLAIN) and not name.startswith("__")
     }
 
 
@@ -128,4 +141,5 @@ def same_tensors(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     )
 
 
+PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, Tensor, np.ndarray, np.generic, SimpleNamespace)
 _TORCH_OWN = set(vars(nn.Module()))  # tensors and submodules, compared as such; hooks, refused; the training flag

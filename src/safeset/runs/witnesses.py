@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from safeset.errors import SafesetError
 from safeset.lipschitz.witness import Witness
 from safeset.system.files import read_tensors, write_tensors
@@ -35,12 +37,12 @@ def read_witnesses(path: Path) -> dict[str, Witness]:
         vectors, texts = read_tensors(path)
         numbers = json.loads(texts["witnesses"])
         return {str(name): _witness(one, vectors.get(name)) for name, one in numbers.items()}
-    except (SafesetError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+    except (SafesetError, OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError):
         return {}
 
 
 def _witness(numbers: Any, vectors: Any) -> Witness:
-    if vectors is not None and not vectors.is_floating_point():
-        raise ValueError("singular vectors are floating-point numbers")
+    if vectors is not None and (vectors.dtype != torch.float32 or not vectors.numel()):
+        raise ValueError("singular vectors are some, in float32")
     claim, shift = float(numbers["claim"]), float(numbers["shift"])
     return Witness(str(numbers["kind"]), claim, shift, int(numbers["gap"]), vectors)

@@ -28,7 +28,11 @@ def read_network(path: Path) -> Program:
     reader = onnx_reader()
     if reader is None:
         raise expected("a network that ends in .nnet", path.name, "This version of safeset does not read ONNX.")
-    return reader.read_onnx(path)  # type: ignore[no-any-return]
+    from safeset.capture.onnx_comparison import compare_with_runtime
+
+    program: Program = reader.read_onnx(path)
+    compare_with_runtime(path, program)
+    return program
 
 
 def onnx_reader() -> ModuleType | None:
