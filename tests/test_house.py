@@ -20,7 +20,7 @@ program
 capture
 proofs
 nets
-models losses margins
+models losses margins coverage
 data
 drawing verification
 recipes

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from safeset.certificates.certify_logits import membership_radii as membership_radii
     from safeset.certificates.certify_logits import target_table as target_table
     from safeset.certificates.constants import HeadConstants as HeadConstants
+    from safeset.certificates.signed_radii import signed_radii as signed_radii
+    from safeset.coverage.coverage import Coverage as Coverage
     from safeset.errors import ArgumentError as ArgumentError
     from safeset.errors import DataNotFoundError as DataNotFoundError
     from safeset.errors import DataWarning as DataWarning
@@ -44,6 +46,8 @@ _HOMES = {
     "membership_radii": "certificates.certify_logits",
     "target_table": "certificates.certify_logits",
     "HeadConstants": "certificates.constants",
+    "signed_radii": "certificates.signed_radii",
+    "Coverage": "coverage.coverage",
     "ArgumentError": "errors",
     "DataNotFoundError": "errors",
     "DataWarning": "errors",

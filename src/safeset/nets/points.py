@@ -1,7 +1,7 @@
 """Points that a net has seen: logits, rounding errors and proved bounds, and all that follows from them."""
 
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -16,8 +16,27 @@ from safeset.nets.diagnosis import Diagnosis, diagnosis, most_relaxed
 from safeset.nets.explanation import Explanation, Looked, explanation
 from safeset.numerics.strict import plain_arithmetic, strict_arithmetic, uncompiled
 from safeset.numerics.threads import few_logits, one_thread
+from safeset.program.program import Program
 from safeset.proofs.portable import Seen
 from safeset.proofs.prove import Bounds
+
+
+class Enclosed(NamedTuple):
+    """The exact network at points, as far as it is known from what was computed there.
+
+    Attributes:
+        logits: (batch, classes) as computed.
+        error: how far differences of the exact network's logits at the points may be from that; no slope.
+        is_known: (batch,) whether that is proved: where something may have overflowed, or is NaN, it is not.
+        scale: the proved Lipschitz constant of the features.
+        program: what ran.
+    """
+
+    logits: Tensor
+    error: ClassError
+    is_known: Tensor
+    scale: float
+    program: Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +144,13 @@ class Measured:
             found = self._within(targets(self._logits, self._bounds.head, error=self._error))
         found.diagonal(dim1=1, dim2=2).fill_(torch.inf)
         return found
+
+    def enclosed(self) -> Enclosed:
+        """Where the exact network's logits are, at the points themselves: what needs no ball, such as a score."""
+        with plain_arithmetic():
+            once = ClassError(self._error.offset / 2, torch.zeros_like(self._error.slope))  # not at x' as well
+            scale = float(self._bounds.head.scale)
+            return Enclosed(self._logits.clone(), once, self._room > 0, scale, self._seen.program)
 
     def _within(self, radii: Tensor) -> Tensor:
         """Radii (batch, n, m) as far as nothing can overflow; 0 where it can at x itself."""

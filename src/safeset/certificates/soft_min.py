@@ -1,0 +1,115 @@
+"""The soft minimum of signed pair radii: a score with a tangent, rounded down or up.
+
+s_τ = −τ ln Σ_j exp(−r_j/τ) rises with every r_j, so that bounds of the r_j are pushed through it; what its own
+arithmetic rounds is added to the result. It is the least value, over all weights p ≥ 0 with Σ p_j = 1, of
+
+    Σ p_j r_j + τ Σ p_j ln p_j,
+
+so **any** such p gives an upper bound of it, at every point. With r_j = (f_y − f_j)/(‖w_y − w_j‖·s), the sum Σ p_j r_j
+changes from x' to x by ⟨Σ p_j n_j, h(x) − h(x')⟩/s ≤ ‖Σ p_j n_j‖·‖x − x'‖, n_j = (w_y − w_j)/‖w_y − w_j‖, where s is a
+Lipschitz constant of the features h: within ε the score is at most the value above plus ε·‖Σ p_j n_j‖, whatever p is.
+That p was computed with rounding does not matter, but that its sum is not quite 1 does: docs/coverage.md has the rest.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from safeset.certificates.constants import HeadConstants
+from safeset.certificates.signed_radii import down
+from safeset.numerics.directed import U, row_norms, up
+
+# What is believed of the library, in words that go on after "assuming that"; 4 units are a relative error of 8u.
+ASSUMPTION = "exp and log of float64 are right to 4 units in the last place"
+
+
+def soft_min(radii: Tensor, tau: float, *, rounded: str) -> Tensor:
+    """−τ ln Σ_j exp(−r_j/τ) over the last axis, rounded down or up: (…, classes) → (…).
+
+    Args:
+        radii: bounds of r_j from the same side, never NaN; +∞ where a class does not count.
+        tau: τ > 0.
+        rounded: ``down`` or ``up``.
+    """
+    least, powers = _powers(radii, tau)
+    logs = powers.sum(dim=-1).log()
+    found = least - tau * logs
+    # Each power errs by 0.75u for its rounded exponent, since t·exp(−t) ≤ 1/e, and by 8u of itself; their sum, which is
+    # at least 1, by γ of itself; the log by 8u; the factors count twice, for what this line itself rounds.
+    slack = U * (tau * (4 * radii.shape[-1] + 64 + 32 * logs) + 4 * found.abs())
+    rounding = up(found + slack) if rounded == "up" else down(found - slack)
+    return torch.where(least.isfinite(), rounding, least)
+
+
+class Directions(NamedTuple):
+    """What the tangent needs of the head.
+
+    Attributes:
+        rows: (classes, features) weights, less their mean: only differences count.
+        sizes: (classes,) upper bounds of their norms.
+        inverse: (classes, classes) 1/‖w_y − w_j‖, about; 0 for equal rows, which no weight falls on.
+        slack: relative error of the distances.
+    """
+
+    rows: Tensor
+    sizes: Tensor
+    inverse: Tensor
+    slack: float
+
+    @classmethod
+    def of(cls, head: HeadConstants) -> "Directions":
+        """Those of a head with rows in float64."""
+        rows = head.rows - head.rows.mean(dim=0)
+        distances = head.distances(torch.arange(head.classes, device=rows.device))
+        sure = (distances > head.least_distance) & (distances < math.inf)
+        unsure = torch.where(distances == 0, 0.0, math.inf)  # a tiny distance is not accurate: no tangent there
+        return cls(rows, row_norms(rows), torch.where(sure, 1 / distances, unsure), head.slack)
+
+
+def tangent(radii: Tensor, tau: float, directions: Directions, epsilon: float) -> Tensor:
+    """An upper bound of the score of each class everywhere within ε: (points, classes, classes) → (points, classes).
+
+    Args:
+        radii: r_yj rounded up, +∞ for j = y.
+        tau: τ > 0.
+        directions: of the head's rows.
+        epsilon: rounded up.
+    """
+    cap = up(soft_min(radii, tau, rounded="up") + epsilon)
+    if epsilon == 0:
+        return cap
+    least, powers = _powers(radii, tau)
+    weights = powers / powers.sum(dim=-1, keepdim=True)
+    classes = len(directions.rows)
+    excess = torch.where(weights > 0, weights * (radii - least[..., None]), 0.0).sum(dim=-1)
+    entropy = -torch.special.xlogy(weights, weights).sum(dim=-1)
+    steep = _steepness(weights, directions)
+    value = least + (excess - tau * entropy + epsilon * steep)
+    # Sums of C terms, two roundings in each, logs to 8u, Σ p within 1 ± (C + 4)u of 1 by division and in −τ ln Σ p.
+    slack = U * (
+        (8 * classes + 128) * (excess + tau * (entropy + 1) + epsilon * steep) + 4 * (least.abs() + value.abs())
+    )
+    found = up(value + slack)
+    return torch.where(found < cap, found, cap)  # NaN, and whatever is of no use, leaves s_τ + ε
+
+
+def _steepness(weights: Tensor, directions: Directions) -> Tensor:
+    """‖Σ_j p_j n_yj‖ rounded up: (points, classes, classes) → (points, classes)."""
+    rows, sizes, inverse, relative = directions
+    classes, features = rows.shape
+    shares = weights * inverse  # (points, classes, classes): p_j/‖w_y − w_j‖
+    total = shares.sum(dim=-1)
+    sums = total[..., None] * rows - shares @ rows  # (points, classes, features)
+    # Against the exact sum: the distances by η; shares, total, products and the subtracted mean by (C + 8)u of what is
+    # added; the norm by (F + 8)u.
+    added = total * sizes + shares @ sizes
+    return (row_norms(sums) + 2 * relative + 2 * (classes + 16) * U * added) * (1 + 2 * (features + 8) * U)
+
+
+def _powers(radii: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """The least radius, (…), and exp(−(r_j − least)/τ), (…, classes); the largest is 1."""
+    least = radii.amin(dim=-1)
+    base = torch.where(least.isfinite(), least, 0.0)
+    return least, torch.exp(-(radii - base[..., None]) / tau)

@@ -1,0 +1,72 @@
+"""What a calibration is made of, checked: labels, levels, radii, and whether a network is the one it is about."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from safeset.coverage.ranks import as_level
+from safeset.coverage.scores import Geometry
+from safeset.errors import expected
+from safeset.inputs import Numbers, as_tensor, check_epsilon
+from safeset.numerics.directed import up
+from safeset.numerics.strict import strict_arithmetic
+from safeset.program.program import Program
+
+BITS = 20  # of the stored scale: room for what a proof differs by on another machine
+
+
+def coarse(scale: float) -> float:
+    """A scale rounded up to 20 bits, so that a proof that differs in its last bits finds it large enough.
+
+    >>> coarse(1.0), coarse(1.0000001) == 1 + 2**-19
+    (1.0, True)
+    """
+    if not scale < math.inf:
+        raise expected("a finite Lipschitz constant of the features", scale, "The weights are too large.")
+    mantissa, exponent = math.frexp(scale)
+    return max(scale, math.ldexp(math.ceil(math.ldexp(mantissa, BITS)), exponent - BITS))
+
+
+def geometry_of(program: Program, scale: float) -> Geometry:
+    """What scores need of a program's head, on features whose Lipschitz constant is at most scale."""
+    with strict_arithmetic():
+        head = program.head
+        biases = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
+        return Geometry.of(head.weight, biases, scale)
+
+
+def check_net(program: Program, proved: float, wanted: Program, scale: float) -> None:
+    """Refuse another network, and a scale that is not proved to be large enough."""
+    if program is not wanted and not program.equals(wanted):
+        raise expected("points of the network that was calibrated", "those of another", "Take coverage.net.measure(x).")
+    if not proved <= scale:
+        raise expected(
+            f"a Lipschitz constant of the features of at most {scale!r}, the one that was calibrated with",
+            repr(proved),
+            "Here less is proved than where it was calibrated: net.bounds(convolutions='exact') may prove as much, or "
+            "calibrate again.",
+        )
+
+
+def radius_above(epsilon: Any) -> float:
+    """ε as a float64 that is at least as large."""
+    radius = check_epsilon(epsilon)
+    return up(radius) if isinstance(epsilon, int | Fraction) and Fraction(radius) < epsilon else radius
+
+
+def check_confidence(confidence: Any) -> Fraction | None:
+    """A confidence as it is written, or None."""
+    return None if confidence is None else as_level(confidence, "`confidence`")
+
+
+def check_labels(y: Numbers, points: int, classes: int) -> Tensor:
+    """Labels (n,) as integers on the CPU, if there is one for each point."""
+    labels = as_tensor(y, "`y`").detach().cpu()
+    if labels.shape != (points,) or labels.is_floating_point():
+        raise expected(f"`y` to be integers of shape ({points},)", f"shape {tuple(labels.shape)}, {labels.dtype}")
+    if points and not bool(((labels >= 0) & (labels < classes)).all()):
+        raise expected(f"labels in 0..{classes - 1}", f"{labels.min().item()}..{labels.max().item()}")
+    return labels.long()

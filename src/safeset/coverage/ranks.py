@@ -1,0 +1,93 @@
+"""Which of the sorted scores is the threshold: exact order statistics, in integers and fractions alone.
+
+`numpy.quantile` interpolates between points, and has no n + 1; in floating point (n + 1)·(1 − α) may come out just
+above an integer. Each of these mistakes moves the threshold by a point.
+"""
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from safeset.errors import expected
+from safeset.inputs import as_number
+
+EXACT_POINTS = 20_000  # up to which the binomial distribution is summed in integers: a second
+LONGEST = 40  # digits of a level's denominator
+
+
+def as_level(value: Any, name: str) -> Fraction:
+    """A probability between 0 and 1 as it is written: 0.1 is 1/10, not the float64 next to it.
+
+    Args:
+        value: a number, a fraction, or a text such as ``"1/10"``.
+        name: of the argument.
+
+    >>> as_level(0.1, "`alpha`"), as_level("1/3", "`alpha`")
+    (Fraction(1, 10), Fraction(1, 3))
+    """
+    try:
+        if isinstance(value, str | Fraction | Decimal):
+            level = Fraction(value) if len(str(value)) <= 2 * LONGEST else None
+        else:
+            number = as_number(value)
+            level = Fraction(repr(number)) if number is not None and math.isfinite(number) else None
+    except (ValueError, ZeroDivisionError, OverflowError):
+        level = None
+    if level is None or not 0 < level < 1 or level.denominator >= 10**LONGEST:
+        raise expected(f"{name} to be a number between 0 and 1, such as 0.1", repr(value)[:80])
+    return level
+
+
+@cache
+def rank(points: int, alpha: Fraction, confidence: Fraction | None = None, poisoned: int = 0) -> int:
+    """m, so that the m-th largest score of the calibration points is the threshold; beyond all points it is −∞.
+
+    m = ⌈(n + 1)(1 − α)⌉ gives coverage ≥ 1 − α on average over calibration sets. With a confidence it is the least m
+    for which *one* set of independent points gives coverage ≥ 1 − α with that probability: P(B ≥ m) ≤ 1 − confidence, B
+    binomial with n and 1 − α. After p poisoned points, m + p.
+
+    Args:
+        points: n.
+        alpha: the level.
+        confidence: that of one calibration set; None for the average over them.
+        poisoned: p, how many calibration points may have been replaced, added or removed by an attacker.
+
+    >>> rank(9, Fraction(1, 10)), rank(300, Fraction(1, 10)), rank(300, Fraction(1, 10), Fraction(19, 20))
+    (9, 271, 279)
+    """
+    least = math.ceil((points + 1) * (1 - alpha)) if confidence is None else _confident(points, alpha, 1 - confidence)
+    return least + poisoned
+
+
+def fewest(alpha: Fraction, confidence: Fraction | None = None, poisoned: int = 0) -> int:
+    """The least n for which the threshold is one of the scores: fewer points give all classes.
+
+    >>> fewest(Fraction(1, 10)), fewest(Fraction(1, 20)), fewest(Fraction(1, 10), Fraction(19, 20))
+    (9, 19, 29)
+    """
+    low, high = 0, 1
+    while rank(high, alpha, confidence, poisoned) > high:
+        low, high = high, 2 * high
+    while high - low > 1:  # n − m never falls as n grows
+        middle = (low + high) // 2
+        low, high = (low, middle) if rank(middle, alpha, confidence, poisoned) <= middle else (middle, high)
+    return high
+
+
+def _confident(points: int, alpha: Fraction, risk: Fraction) -> int:
+    """The least m with P(B ≥ m) ≤ risk, B binomial with n points and probability 1 − α; n + 1 if there is no other."""
+    if points > EXACT_POINTS:
+        # Hoeffding: P(B ≥ m) ≤ exp(−2(m − n(1 − α))²/n); 1.0001 is for the rounding of log and root.
+        more = math.isqrt(math.ceil(points * math.log(1 / risk) * 1.0001 / 2)) + 1
+        return min(points + 1, math.ceil(points * (1 - alpha)) + more)
+    inside, outside = alpha.denominator - alpha.numerator, alpha.numerator  # of 1 − α and α
+    allowed = risk * alpha.denominator**points
+    term = inside**points  # C(n, k)·inside^k·outside^(n − k), for k = n
+    total, count = 0, points
+    while count >= 0 and total + term <= allowed:
+        total += term
+        term = term * count * outside // ((points - count + 1) * inside)  # divides without remainder
+        count -= 1
+    return count + 1

@@ -1,0 +1,118 @@
+"""Scores of classes at points: 1-Lipschitz in the input, so that an attacker can lower them by ε at most."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from safeset.certificates.constants import HeadConstants
+from safeset.certificates.radii import ClassError
+from safeset.certificates.signed_radii import EnclosedConstants, chunks, signed_pairs, smallest
+from safeset.certificates.soft_min import ASSUMPTION, Directions, soft_min, tangent
+from safeset.errors import expected, nearest
+from safeset.guarantees.guarantee import TopK
+from safeset.inputs import as_number, check_subnormals
+from safeset.numerics.directed import up
+from safeset.numerics.threads import few_logits, one_thread
+
+SCORES = ("membership", "soft-min")
+TAU = 0.1
+LEAST_TAU, LARGEST_TAU = 2.0**-200, 2.0**200
+
+
+class Geometry(NamedTuple):
+    """What scores need of a head: enclosed constants, and the directions of its rows."""
+
+    constants: EnclosedConstants
+    directions: Directions
+
+    @classmethod
+    def of(cls, rows: Tensor, biases: Tensor | None, scale: float) -> "Geometry":
+        """That of a head's rows (classes, features) on features whose Lipschitz constant is at most scale."""
+        head = HeadConstants(rows, scale).remembered()
+        return cls(EnclosedConstants.of(head, biases), Directions.of(head))
+
+
+class Points(NamedTuple):
+    """Points as the scores see them.
+
+    Attributes:
+        logits: (batch, classes) float64 as computed.
+        error: of their differences.
+        is_known: (batch,) whether the error is proved: nothing overflowed.
+    """
+
+    logits: Tensor
+    error: ClassError
+    is_known: Tensor
+
+
+@dataclass(frozen=True)
+class Score:
+    """Which score, with its parameter.
+
+    Attributes:
+        kind: ``membership``, the k-th smallest of {r_yj : j ≠ y}, or ``soft-min``, −τ ln Σ_{j≠y} exp(−r_yj/τ).
+        k: of ``membership``.
+        tau: of ``soft-min``.
+    """
+
+    kind: str
+    k: int | None
+    tau: float | None
+
+    @classmethod
+    def of(cls, kind: object, classes: int, k: object = None, tau: object = None) -> "Score":
+        """A score, if it is one of so many classes.
+
+        Raises:
+            ArgumentError: for an unknown kind, a k that is no integer below the classes, a τ that is no number > 0.
+        """
+        if not isinstance(kind, str) or kind not in SCORES:
+            raise expected(f"`score` to be one of {', '.join(SCORES)}", repr(kind)[:80], nearest(kind, SCORES))
+        if kind == "membership":
+            if tau is not None:
+                raise expected("`tau` only for the score 'soft-min'", f"tau={tau!r} for 'membership'"[:200])
+            return cls(kind, TopK(1 if k is None else k).largest_k(classes), None)  # type: ignore[arg-type]
+        if k not in (None, 1):
+            raise expected("`k` only for the score 'membership'", f"k={k!r} for 'soft-min'"[:200])
+        number = as_number(TAU if tau is None else tau)
+        if number is None or not LEAST_TAU <= number <= LARGEST_TAU:
+            raise expected("`tau` to be a number > 0, in the units of the network's input", repr(tau)[:80])
+        return cls(kind, None, number)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is believed of the library."""
+        return (ASSUMPTION,) if self.kind == "soft-min" else ()
+
+    def __str__(self) -> str:
+        return f"membership, k = {self.k}" if self.kind == "membership" else f"soft-min, tau = {self.tau:g}"
+
+    def below(self, points: Points, geometry: Geometry) -> Tensor:
+        """Lower bounds of the score of every class, (batch, classes); −∞ where nothing is known."""
+        return torch.where(points.is_known[:, None], self._rounded(points, geometry, "down", 0.0), -math.inf)
+
+    def above(self, points: Points, geometry: Geometry, epsilon: float = 0.0) -> Tensor:
+        """Upper bounds of the score anywhere within ε, (batch, classes); +∞ where nothing is known."""
+        return torch.where(points.is_known[:, None], self._rounded(points, geometry, "up", epsilon), math.inf)
+
+    def _rounded(self, points: Points, geometry: Geometry, rounded: str, epsilon: float) -> Tensor:
+        constants, logits = geometry.constants, points.logits
+        if self.kind == "membership":
+            assert self.k is not None
+            found = smallest(logits, constants, self.k, rounded=rounded, error=points.error)
+            return up(found + epsilon) if epsilon else found
+        assert self.tau is not None
+        parts = [logits.new_zeros(logits.shape)[:0]]
+        with one_thread(few_logits(logits)):
+            check_subnormals(logits.device)
+            for some in chunks(logits):
+                pairs = signed_pairs(logits, constants, some, rounded=rounded, error=points.error)
+                if rounded == "up" and epsilon:
+                    parts.append(tangent(pairs, self.tau, geometry.directions, epsilon))
+                else:
+                    parts.append(soft_min(pairs, self.tau, rounded=rounded))
+        return torch.cat(parts)

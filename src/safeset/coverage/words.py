@@ -1,0 +1,60 @@
+"""What a calibration promises, in words that are never those of certificates: *covers*, not *certified*."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from safeset.coverage.coverage import Coverage
+
+
+def percent(level: Fraction) -> str:
+    """A level in per cent.
+
+    >>> percent(Fraction(9, 10)), percent(Fraction(2, 3))
+    ('90 %', '66.6667 %')
+    """
+    return f"{float(100 * level):g} %"
+
+
+def probability(coverage: "Coverage") -> str:
+    """Of what kind the probability is: on average over calibration sets, or of this one."""
+    least = f"with probability ≥ {percent(1 - coverage.alpha)}"
+    if coverage.confidence is None:
+        said = f"{least}, on average over calibration sets"
+    else:
+        said = f"{least}, with {percent(coverage.confidence)} confidence in this calibration set"
+    if coverage.by_class:
+        said += ", for each true class by itself"
+    if coverage.poison:
+        said += f", also if {coverage.poison} of the calibration points are an attacker's"
+    return said
+
+
+def promise(coverage: "Coverage", assumptions: Sequence[str], device: str) -> str:
+    """What is promised, of what inputs, and what is assumed."""
+    drawn = "independently as" if coverage.confidence is not None else "as"
+    said = (
+        f"{probability(coverage)}, the set of an input holds its true class, for inputs that are drawn {drawn} the "
+        f"{len(coverage)} calibration points were, after any change by at most ε in L2, for every ε at once; the sets "
+        f"are those of the float64 program as run on {device}"
+    )
+    return f"{said}, assuming that {'; that '.join(assumptions)}" if assumptions else said
+
+
+def describe(coverage: "Coverage") -> str:
+    """A calibration in one line."""
+    thresholds = coverage.thresholds
+    few = f"at least {coverage.fewest} points{' of a class' if coverage.by_class else ''} are needed"
+    everywhere = int((thresholds == -math.inf).sum())
+    if everywhere == len(thresholds):
+        which = f"every class is in every set: {few}"
+    elif coverage.by_class:
+        which = f"thresholds {thresholds[thresholds > -math.inf].min():.4g} to {thresholds.max():.4g}"
+        if everywhere:
+            which += f", {everywhere} of {len(thresholds)} classes are in every set: {few}"
+    else:
+        which = f"threshold {thresholds[0]:.4g}"
+    about = f"{len(coverage)} points, score {coverage.score}, {which}"
+    return f"Coverage(the true class is in the set {probability(coverage)}; {about})"

@@ -1,0 +1,67 @@
+"""Exact order statistics against the definitions in fractions, and against what floating point makes of them."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from safeset import ArgumentError
+from safeset.coverage.ranks import as_level, fewest, rank
+
+
+@given(st.integers(1, 2000), st.integers(1, 99))
+def test_the_rank_is_the_least_integer_of_the_definition(points, percent):
+    alpha = as_level(percent / 100, "`alpha`")
+    assert alpha == Fraction(percent, 100)
+    m = rank(points, alpha)
+    assert m >= (points + 1) * (1 - alpha) > m - 1
+
+
+def test_where_floating_point_is_off_by_one():
+    assert rank(9, as_level(0.1, "`alpha`")) == 9  # the least score of nine
+    assert rank(299, as_level(0.1, "`alpha`")) == 270
+    levels = [(n, percent / 100) for percent in range(1, 100) for n in range(1, 400)]
+    assert any(math.ceil((n + 1) * (1 - alpha)) != rank(n, as_level(alpha, "`alpha`")) for n, alpha in levels)
+    # numpy's quantile of the scores themselves is another point, too high.
+    scores = np.arange(300.0)
+    q = np.sort(scores)[::-1][rank(300, Fraction(1, 10)) - 1]
+    assert q < np.quantile(scores, 0.1)
+
+
+def tail(points, probability, least):
+    """P(B ≥ least) in fractions."""
+    terms = range(least, points + 1)
+    return sum(math.comb(points, k) * probability**k * (1 - probability) ** (points - k) for k in terms)
+
+
+@given(st.integers(1, 60), st.sampled_from(["1/10", "1/20", "1/3"]), st.sampled_from(["19/20", "9/10", "1/2"]))
+def test_the_confident_rank_is_the_least_of_the_definition(points, alpha, confidence):
+    alpha, confidence = Fraction(alpha), Fraction(confidence)
+    m = rank(points, alpha, confidence)
+    assert tail(points, 1 - alpha, m) <= 1 - confidence
+    assert m == 0 or tail(points, 1 - alpha, m - 1) > 1 - confidence
+
+
+def test_the_confident_rank_of_the_page():
+    assert rank(300, Fraction(1, 10)) == 271
+    assert rank(300, Fraction(1, 10), Fraction(19, 20)) == 279
+    # Beyond what is summed exactly, a larger index, never a smaller one.
+    exact = rank(20_000, Fraction(1, 10), Fraction(19, 20))
+    assert exact <= rank(20_001, Fraction(1, 10), Fraction(19, 20)) <= exact + 150
+
+
+@given(st.sampled_from(["1/10", "1/20", "1/4"]), st.sampled_from([None, "19/20"]), st.integers(0, 5))
+def test_the_fewest_points(alpha, confidence, poisoned):
+    about = Fraction(alpha), confidence and Fraction(confidence), poisoned
+    least = fewest(*about)
+    assert rank(least, *about) <= least
+    assert least == 1 or rank(least - 1, *about) > least - 1
+
+
+@pytest.mark.parametrize("alpha", [0, 1, -0.1, 1.5, math.nan, math.inf, "a", "1/0", None, True, [0.1], "1" * 500])
+def test_levels_that_are_none(alpha):
+    with pytest.raises(ArgumentError, match="between 0 and 1"):
+        as_level(alpha, "`alpha`")
