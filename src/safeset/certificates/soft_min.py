@@ -23,6 +23,7 @@ from safeset.numerics.directed import U, row_norms, up
 
 # What is believed of the library, in words that go on after "assuming that"; 4 units are a relative error of 8u.
 ASSUMPTION = "exp and log of float64 are right to 4 units in the last place"
+ANCHORS = (1.0, 2.0, 4.0, 8.0)  # times τ: where tangents are taken, besides x' itself
 
 
 def soft_min(radii: Tensor, tau: float, *, rounded: str) -> Tensor:
@@ -71,41 +72,71 @@ class Directions(NamedTuple):
 def tangent(radii: Tensor, tau: float, directions: Directions, epsilon: float) -> Tensor:
     """An upper bound of the score of each class everywhere within ε: (points, classes, classes) → (points, classes).
 
+    The least of several tangents, at x' and at places up to 10τ away, where the score rises: which they are does not
+    depend on ε, so that the bound rises with ε.
+
     Args:
         radii: r_yj rounded up, +∞ for j = y.
         tau: τ > 0.
         directions: of the head's rows.
         epsilon: rounded up.
     """
-    cap = up(soft_min(radii, tau, rounded="up") + epsilon)
+    found = up(soft_min(radii, tau, rounded="up") + epsilon)
     if epsilon == 0:
-        return cap
+        return found
     least, powers = _powers(radii, tau)
     weights = powers / powers.sum(dim=-1, keepdim=True)
+    for away in (*ANCHORS, None):
+        sums = _sums(weights, directions)
+        value = _value(radii, least, tau, weights, directions, sums, epsilon)
+        found = torch.where(value < found, value, found)  # NaN, and whatever is of no use, leaves what there is
+        if away is not None:
+            weights = _moved(radii, tau, weights, directions, sums, away * tau)
+    return found
+
+
+def _value(
+    radii: Tensor, least: Tensor, tau: float, weights: Tensor, directions: Directions, sums: Tensor, epsilon: float
+) -> Tensor:
+    """Σ p_j r_j + τ Σ p_j ln p_j + ε‖Σ p_j n_j‖ rounded up, for weights p whose sum is 1 to rounding."""
     classes = len(directions.rows)
     excess = torch.where(weights > 0, weights * (radii - least[..., None]), 0.0).sum(dim=-1)
-    entropy = -torch.special.xlogy(weights, weights).sum(dim=-1)
-    steep = _steepness(weights, directions)
-    value = least + (excess - tau * entropy + epsilon * steep)
-    # Sums of C terms, two roundings in each, logs to 8u, Σ p within 1 ± (C + 4)u of 1 by division and in −τ ln Σ p.
-    slack = U * (
-        (8 * classes + 128) * (excess + tau * (entropy + 1) + epsilon * steep) + 4 * (least.abs() + value.abs())
-    )
-    found = up(value + slack)
-    return torch.where(found < cap, found, cap)  # NaN, and whatever is of no use, leaves s_τ + ε
+    entropy: Tensor = -torch.special.xlogy(weights, weights).sum(dim=-1)
+    steep = epsilon * _steepness(weights, directions, sums)
+    value = least + (excess - tau * entropy + steep)
+    # Sums of C terms, two roundings in each, logs to 8u, Σ p within 1 ± (C + 8)u of 1 by division and in −τ ln Σ p.
+    slack = U * ((8 * classes + 128) * (excess + tau * (entropy + 1) + steep) + 4 * (least.abs() + value.abs()))
+    return up(value + slack)
 
 
-def _steepness(weights: Tensor, directions: Directions) -> Tensor:
-    """‖Σ_j p_j n_yj‖ rounded up: (points, classes, classes) → (points, classes)."""
+def _sums(weights: Tensor, directions: Directions) -> Tensor:
+    """Σ_j p_j n_yj as computed: (points, classes, features)."""
+    shares = weights * directions.inverse  # (points, classes, classes): p_j/‖w_y − w_j‖
+    return shares.sum(dim=-1)[..., None] * directions.rows - shares @ directions.rows
+
+
+def _steepness(weights: Tensor, directions: Directions, sums: Tensor) -> Tensor:
+    """‖Σ_j p_j n_yj‖ rounded up: (points, classes)."""
     rows, sizes, inverse, relative = directions
     classes, features = rows.shape
-    shares = weights * inverse  # (points, classes, classes): p_j/‖w_y − w_j‖
-    total = shares.sum(dim=-1)
-    sums = total[..., None] * rows - shares @ rows  # (points, classes, features)
+    shares = weights * inverse
     # Against the exact sum: the distances by η; shares, total, products and the subtracted mean by (C + 8)u of what is
     # added; the norm by (F + 8)u.
-    added = total * sizes + shares @ sizes
-    return (row_norms(sums) + 2 * relative + 2 * (classes + 16) * U * added) * (1 + 2 * (features + 8) * U)
+    added = shares.sum(dim=-1) * sizes + shares @ sizes
+    norms: Tensor = row_norms(sums) + 2 * relative + 2 * (classes + 16) * U * added
+    return norms * (1 + 2 * (features + 8) * U)
+
+
+def _moved(radii: Tensor, tau: float, weights: Tensor, directions: Directions, sums: Tensor, distance: float) -> Tensor:
+    """Weights of the tangent so far away, uphill; any weights will do, so nothing is rounded in a direction."""
+    norms = sums.square().sum(dim=-1, keepdim=True).sqrt()
+    uphill = torch.where(norms > 0, sums / norms, 0.0)
+    along = uphill @ directions.rows.T  # (points, classes, classes): ⟨v_y, w_j⟩
+    own = along.diagonal(dim1=1, dim2=2)[..., None]
+    _, powers = _powers(radii + distance * (own - along) * directions.inverse, tau)
+    there = powers / powers.sum(dim=-1, keepdim=True)
+    mixed = (weights + there) / 2
+    return torch.where(mixed.isfinite().all(dim=-1, keepdim=True), mixed, weights)
 
 
 def _powers(radii: Tensor, tau: float) -> tuple[Tensor, Tensor]:
