@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from safeset.cli.audit import audit, check
+from safeset.cli.calibrate import calibrate
 from safeset.cli.certify import certify
 from safeset.cli.data import data_app
 from safeset.cli.evaluate import evaluate
@@ -50,8 +51,8 @@ def _before(
     pass
 
 
-_COMMANDS = (train, evaluate, certify, suggest, suggest_affinity, audit, check, verify, reproduce, figures, models)
-for _command in (*_COMMANDS, version):
+_COMMANDS = (train, evaluate, certify, calibrate, suggest, suggest_affinity, audit, check, verify, reproduce, figures)
+for _command in (*_COMMANDS, models, version):
     app.command()(_command)
 app.command(context_settings={"ignore_unknown_options": True})(supports)  # VNN-LIB writes its arguments as options
 

@@ -62,6 +62,10 @@ def train(
         float | None,
         typer.Option(help="Share of the training data that chooses the best epoch. Default: 0.1 of your own data."),
     ] = None,
+    calibrate: Annotated[
+        float | None,
+        typer.Option(help="Share of the training data, drawn at random, that only `safeset calibrate` sees."),
+    ] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after so many epochs that were not better.")] = None,
     change: Changes = None,
     checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Between two checkpoints.")] = 5.0,
@@ -81,6 +85,7 @@ def train(
         "seeds": seeds,
         "validation": validation or None,
         "hold_out": hold_out,
+        "calibration": calibrate,
         "patience": patience,
     }
     of_data = data_settings(

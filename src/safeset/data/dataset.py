@@ -17,6 +17,7 @@ from safeset.inputs import check_names
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]  # returns the same items, and shows how far it is
 KINDS = (torch.uint8, torch.float32, torch.float64)
 VALIDATION_SHARE, TEST_SHARE = 0.1, 0.2  # where a source has no such splits
+CALIBRATION_SEED = 24  # of the draw of calibration points: their own, so that no other choice is tied to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,7 @@ class Dataset:
         one_hot: columns of a table that hold texts, with their texts, each of which is a column of 0 and 1.
         names: what each training and each test point is called in its source.
         notes: sentences for the user on how the source was read.
+        set_apart: training points that were drawn for calibration, and are in no split any more.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Dataset:
     one_hot: dict[str, tuple[str, ...]] | None = None
     names: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     notes: tuple[str, ...] = ()
+    set_apart: Split | None = None
 
     def __post_init__(self) -> None:
         check_names(self.class_names)
@@ -140,6 +143,15 @@ class Dataset:
         rest, held = self.train.held_out(VALIDATION_SHARE)
         return replace(self, name=f"{self.name} (validation)", train=rest, test=held, names=None)
 
+    def for_calibration(self, share: float) -> "Dataset":
+        """The same with a share of the training points set apart: drawn at random from all, always the same ones.
+
+        Coverage holds for points that are drawn like these, so they are not stratified, and nothing else sees them.
+        """
+        stay, drawn = draw_apart(len(self.train), share)
+        names = self.names and (tuple(self.names[0][place] for place in stay.tolist()), self.names[1])
+        return replace(self, train=self.train[stay], names=names, set_apart=self.train[drawn])
+
 
 def stratify(labels: Tensor, share: float, *, seed: int) -> tuple[Tensor, Tensor]:
     """Hold out a share of each class: the places of the points that stay, and of the others, in rising order.
@@ -157,6 +169,24 @@ def stratify(labels: Tensor, share: float, *, seed: int) -> tuple[Tensor, Tensor
     chosen = torch.zeros(len(labels), dtype=torch.bool)
     chosen[torch.cat(held)] = True
     return (~chosen).nonzero()[:, 0], chosen.nonzero()[:, 0]
+
+
+def draw_apart(count: int, share: float) -> tuple[Tensor, Tensor]:
+    """Draw a share of ``count`` points for calibration: the places of those that stay, and of these, in rising order.
+
+    Raises:
+        ArgumentError: if there would be none, or nothing would stay.
+
+    >>> stay, drawn = draw_apart(10, 0.3)
+    >>> len(stay), len(drawn)
+    (7, 3)
+    """
+    wanted = round(share * count)
+    if not 0 < wanted < count:
+        got = f"{wanted} with a share of {share:g}"
+        raise expected(f"some of {count} training points for calibration", got, "Give more data, or another share.")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(CALIBRATION_SEED))
+    return order[wanted:].sort().values, order[:wanted].sort().values
 
 
 def data_folder() -> Path:

@@ -18,7 +18,7 @@ from safeset.data.columns import (
     scaled,
     texts_of,
 )
-from safeset.data.dataset import TEST_SHARE, Dataset, Split, stratify
+from safeset.data.dataset import TEST_SHARE, Dataset, Split, draw_apart, stratify
 from safeset.data.labels import as_labels
 from safeset.data.units import OWN
 from safeset.errors import DataWarning, counted, expected, first_few, nearest
@@ -38,6 +38,7 @@ def read_table(
     one_hot: OneHot | Sequence[str] = (),
     units: str | None = None,
     skip_bad: bool = False,
+    calibration: float = 0.0,
 ) -> Dataset:
     """Read a CSV file with a header: numbers in every column but that of the label, a fifth of each class to test.
 
@@ -50,6 +51,8 @@ def read_table(
         one_hot: columns of texts, each of which becomes a column of 0 and 1; or the texts of each such column.
         units: ``raw`` for numbers as they are.
         skip_bad: leave out rows that cannot be used, instead of stopping.
+        calibration: the share of the training rows that will be drawn for calibration (`Dataset.for_calibration`); they
+            do not count for the ranges either.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         header, rows = parse_table(file, str(path), tabs=path.suffix.lower() == ".tsv")
@@ -66,7 +69,8 @@ def read_table(
     names, y = as_labels(labels, None)
     x = torch.tensor(numbers, dtype=torch.float64)
     stay, held = stratify(y, TEST_SHARE, seed=0)
-    chosen = _ranges(x[stay], inputs, fixed, texts, raw=units is not None)
+    seen = stay[draw_apart(len(stay), calibration)[0]] if calibration else stay
+    chosen = _ranges(x[seen], inputs, fixed, texts, raw=units is not None)
     points = scaled(x, chosen)
     if not bool((points.abs() <= LARGEST).all()):
         raise expected(f"numbers of {path} that fit into float32", "numbers too large for it", "Scale them.")

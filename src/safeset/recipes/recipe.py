@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safeset.data.augmentation import Augmentation
-from safeset.data.dataset import Dataset
+from safeset.data.dataset import Dataset, Split
 from safeset.data.sources import SOURCES
 from safeset.errors import ArgumentError, expected
 from safeset.guarantees import affinity
@@ -55,6 +55,7 @@ class Recipe:
         validation: hold out a tenth of the training data, and evaluate on it instead of the test data: for choices.
         hold_out: share of the training data that is not trained on, but decides after each epoch whether its weights
             are the best so far; by default a tenth of a user's own data, if it is not too small, and nothing else.
+        calibration: share of the training data, drawn at random, that nothing sees but ``safeset calibrate``.
         patience: stop after so many epochs without better weights; by default never.
         precision: of products in training on a GPU: ``tf32``, ``float32``, or ``bfloat16`` for convolutions. It means
             nothing on a CPU, and nothing to proofs.
@@ -78,6 +79,7 @@ class Recipe:
     seeds: int = 1
     validation: bool = False
     hold_out: float | None = None
+    calibration: float = 0.0
     patience: int | None = None
     precision: str = "tf32"
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -105,6 +107,8 @@ class Recipe:
             check_at_least(1, name, getattr(self, name))
         if self.hold_out is not None and not 0 <= self.hold_out < 1:
             raise expected("`hold_out` to be a share of the training data in [0, 1)", self.hold_out)
+        if not 0 <= self.calibration < 1:
+            raise expected("`calibration` to be a share of the training data in [0, 1)", self.calibration)
         if self.network is not None and (len(self.network) > LONGEST_NAME or not is_text(self.network)):
             raise expected(f"`network` to be a name of at most {LONGEST_NAME} characters", repr(self.network)[:80])
         check_between(0, 2**31 - 1, "seed", self.seed)
@@ -201,7 +205,7 @@ class Recipe:
             "epochs": self.epochs or defaults.suited_epochs(data, batch, own=own),
             "batch": batch,
             "hold_out": self._hold_out(data, own),
-            "task": Task(data.input_shape, data.class_names, data.units, data.train.range),
+            "task": Task(data.input_shape, data.class_names, data.units, data.train.range, _digest(data.set_apart)),
         }
         return FittedRecipe(**{**vars(self), **chosen})
 
@@ -252,6 +256,10 @@ def resolve_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes with the guarantee read: its files are looked for from here, not beside a recipe."""
     guarantee = changes.get("guarantee")
     return dict(changes) if guarantee in (None, OWN_GROUPS) else {**changes, "guarantee": str(parse(guarantee))}
+
+
+def _digest(points: Split | None) -> str | None:
+    return None if points is None else points.digest()
 
 
 def _name(member: int | str, names: tuple[str, ...] | None) -> int | str:

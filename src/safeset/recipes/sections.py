@@ -160,6 +160,7 @@ class Task:
     class_names: tuple[str, ...]
     units: str  # what ε is measured in
     range: tuple[float, ...] | None = None  # the least and the largest number of training; older runs have none
+    set_apart: str | None = None  # the digest of the points that are kept for calibration
 
     def __post_init__(self) -> None:
         if self.range is not None and (len(self.range) != 2 or not 0 <= self.range[1] - self.range[0] < math.inf):

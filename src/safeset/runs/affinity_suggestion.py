@@ -6,7 +6,6 @@ F^b for the least such b. Choosing sets is then counting groups (`guarantees/mer
 follows from the same table of windows.
 """
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from safeset.guarantees.merging import Group, Pair, Step, choose_pairs, sets_of
 from safeset.inputs import as_device
 from safeset.nets.net import CertifiedNet
 from safeset.recipes import toml
-from safeset.runs.data import load_run_data
+from safeset.runs.data import load_run_data, same_source
 from safeset.runs.load import load_run
 from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
@@ -194,11 +193,6 @@ def narrowed(certificate: Certificate, sets: Affinity) -> Certificate:
     eligible = sets.eligible(certificate.ranking.clamp(min=0), certificate.classes)
     windows = torch.where(eligible[:, None, :], certificate.windows, 0.0)
     return replace(certificate, windows=windows, eligible=eligible, guarantee=sets)
-
-
-def same_source(first: str, second: str) -> bool:
-    """Whether two sources of data have one name, or are one file or folder."""
-    return first == second or os.path.realpath(first) == os.path.realpath(second)
 
 
 def certify_relaxed(

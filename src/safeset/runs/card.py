@@ -33,6 +33,7 @@ def card(
     done = recipe.epochs if trained is None else trained
     epochs = counted(done, "epoch") if done == recipe.epochs else f"{done} of {recipe.epochs} epochs"
     best = f", the best (epoch {epoch}) chosen by {recipe.hold_out:.0%} of the training data" if recipe.hold_out else ""
+    apart = f"- {recipe.calibration:.0%} of the training data, drawn at random, is kept for `safeset calibrate` alone."
     rows = [
         f"| {row['method']} | {shown_epsilon(row['epsilon'])} | {shown_rate(row['vra'])} | "
         f"{shown_rate(row['rejection_rate'])} | {shown_rate(row['accuracy'])} | {shown_rate(row['top1'])} | "
@@ -51,6 +52,7 @@ def card(
             f"- Classes ({len(task.class_names)}): {names}.",
             f"- Network: {network}, {epochs}{seconds}{best}, seed {recipe.seed}; see `recipe.toml`.",
             f"- Guarantee: {shorten(evaluation['guarantee'])}, trained for ε = {shown_epsilon(recipe.epsilon)}.",
+            *([apart] if recipe.calibration else []),
             "",
             f"On {counted(evaluation['points'], evaluation['split'] + ' point')}, by proved bounds, in float64:",
             "",

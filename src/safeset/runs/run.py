@@ -2,7 +2,8 @@
 
 ``recipe.toml``, ``model.safetensors``, ``last.safetensors`` (where the last weights are not the best), ``bounds.json``
 (information: a proof is trusted only where it was made), ``metrics.jsonl``, ``evaluation.json``, ``README.md``,
-``metrics.png``, ``samples.png``, and ``checkpoint.safetensors`` while it trains.
+``metrics.png``, ``samples.png``, ``calibration.json`` once it is calibrated, and ``checkpoint.safetensors`` while it
+trains.
 """
 
 import fcntl
@@ -78,6 +79,11 @@ class Run:
     def evaluation(self) -> Path:
         """The last evaluation."""
         return self.path / "evaluation.json"
+
+    @property
+    def calibration(self) -> Path:
+        """What `safeset calibrate` found: scores of points that nothing else has seen."""
+        return self.path / "calibration.json"
 
     @property
     def card(self) -> Path:
@@ -204,7 +210,7 @@ class Run:
     def forget_model(self) -> None:
         """Remove what is about the weights of an interrupted training that goes on: its checkpoint has them."""
         about = (self.path / name for name in ("audit.json", "suggest.png"))
-        for path in (self.model, self.last, self.bounds, self.evaluation, self.witnesses, *about):
+        for path in (self.model, self.last, self.bounds, self.evaluation, self.witnesses, self.calibration, *about):
             path.unlink(missing_ok=True)
 
     def write_bounds(self, net: CertifiedNet) -> None:

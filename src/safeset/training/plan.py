@@ -26,7 +26,9 @@ def describe_training(recipe: FittedRecipe, points: Dataset, held: int, nets: Se
         held: training points that are held out.
         nets: one for each seed, on the device to train on.
     """
-    also = f" and {held:,} held out" if held else ""
+    apart = [f"{held:,} held out"] if held else []
+    apart += [f"{len(points.set_apart):,} for calibration"] if points.set_apart else []
+    also = f" and {' and '.join(apart)}" if apart else ""
     parameters = sum(parameter.numel() for parameter in nets[0].parameters())
     parts = [
         f"Training on {counted(len(points.train) - held, 'point')}{also}, {points.classes} classes",

@@ -19,6 +19,7 @@ from safeset.nets.net import CertifiedNet
 from safeset.recipes.library import find_recipe
 from safeset.recipes.recipe import OWN_DATA, FittedRecipe, Recipe
 from safeset.recipes.sections import Data
+from safeset.runs.data import loading_options
 from safeset.runs.evaluate import evaluate_net
 from safeset.runs.load import build_net, load
 from safeset.runs.own_networks import Factory, make_network
@@ -126,9 +127,11 @@ def prepare_training(
 ) -> tuple[FittedRecipe, Dataset]:
     """Load the data of a recipe, and fit the recipe to it: to what is trained on, and what is evaluated on."""
     if data is None:
-        source, options, progress = recipe.data.source, recipe.data.options, _watch_here(watch).track
+        source, options, progress = recipe.data.source, loading_options(recipe), _watch_here(watch).track
         data = Workers.here().in_turn(lambda: load_data(source, progress=progress, **options))
         report(data, oddities=source not in SOURCES)
+    if recipe.calibration:
+        data = data.for_calibration(recipe.calibration)
     fitted = recipe.fit(data, own_network=own_network)
     points = data.for_choices() if fitted.validation else data
     for split, what in ((points.train, "train on"), (points.test, "evaluate on")):

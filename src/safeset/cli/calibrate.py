@@ -1,0 +1,76 @@
+"""The command `calibrate`: sets that hold the true class with a chosen probability, from points that nothing has seen."""
+
+import math
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+
+from safeset.cli.options import Device, NetworkName, RunPath, check_alone, own_network
+from safeset.terminal import console
+
+Alpha = Annotated[
+    str | None, typer.Option(metavar="FLOAT", help="How often the true class may be missing. Default: the stored one.")
+]
+
+
+def calibrate(
+    run: RunPath,
+    alpha: Annotated[str, typer.Option(metavar="FLOAT", help="How often the true class may be missing.")] = "0.1",
+    data: Annotated[
+        str | None, typer.Option(help="Own points that were not trained on. Default: those of train --calibrate.")
+    ] = None,
+    score: Annotated[str, typer.Option(help="membership, or soft-min for many classes.")] = "membership",
+    k: Annotated[int | None, typer.Option("--k", help="Of membership: among the K best. Default: 1.")] = None,
+    tau: Annotated[float | None, typer.Option(help="Of soft-min, in input units. Default: 0.1.")] = None,
+    by_class: Annotated[bool, typer.Option("--by-class", help="For each true class by itself.")] = False,
+    confidence: Annotated[
+        str | None,
+        typer.Option(metavar="FLOAT", help="Such as 0.95, of this calibration set. Default: on average over them."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older calibration.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is written, and nothing else.")] = False,
+    network: NetworkName = None,
+    device: Device = None,
+) -> None:
+    """Calibrate a run: sets that hold the true class, also under attack, with probability ≥ 1 − alpha.
+
+    Choose score, K and tau before you look at these points: a choice made on them is not covered.
+    """
+    from safeset.runs.calibrate import calibrate_run, check_free, write_calibration
+    from safeset.runs.run import Run
+    from safeset.system.files import json_text
+
+    check_alone()
+    check_free(Run(run), overwrite)
+    coverage, record = calibrate_run(
+        Run(run),
+        alpha=alpha,
+        k=k,
+        score=score,
+        tau=tau,
+        by_class=by_class,
+        confidence=confidence,
+        source=data,
+        network=own_network(network),
+        device=device,
+        progress=console.progress,
+        command=shlex.join(["safeset", *sys.argv[1:]]),
+    )
+    write_calibration(Run(run), record)
+    if as_json:
+        console.print_line(json_text(record))
+        return
+    about = record["points"]
+    console.out.print(f"{about['count']:,} points ({about['from']}): {about['drawn']}.")
+    covers = coverage.covers
+    console.out.print(f"\nCovers: {covers}.")
+    everywhere = int((coverage.thresholds == -math.inf).sum())
+    if everywhere:
+        few = f"at least {coverage.fewest:,} points{' of a class' if coverage.by_class else ''} are needed"
+        which = "Every class" if everywhere == len(coverage.thresholds) else f"{everywhere} of the classes"
+        console.err.print(
+            f"Note: {which} {'is' if which == 'Every class' else 'are'} in every set: {few}.", style="yellow"
+        )
+    console.out.print(f"\nWritten to {Run(run).calibration}. `certify` and `evaluate` now show these sets too.")

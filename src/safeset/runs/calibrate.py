@@ -1,0 +1,193 @@
+"""The calibration of a run: scores of points that nothing else has seen, and the file that keeps them."""
+
+import hashlib
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from safeset.coverage.coverage import Coverage
+from safeset.data.dataset import CALIBRATION_SEED, Progress, Split
+from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected
+from safeset.inputs import as_device
+from safeset.nets.certifying import Certifying
+from safeset.recipes.recipe import FittedRecipe
+from safeset.runs.data import load_whole, same_source
+from safeset.runs.load import load_run
+from safeset.runs.own_networks import Factory
+from safeset.runs.run import Run
+from safeset.system.files import json_text, write_whole
+from safeset.system.provenance import provenance
+from safeset.system.untrusted import MOST_BYTES, read_json
+
+FORMAT = "safeset calibration 1"
+MOST_KNOWN = 0.5  # of the points may be training points too, by chance or as duplicates
+ROWS_AT_ONCE = 256
+
+
+class Drawn(NamedTuple):
+    """Points to calibrate with.
+
+    Attributes:
+        points: with their labels.
+        source: where they come from, in words.
+        how: how they were drawn, in words.
+        known: how many of them the run's own data has too; None where it was not looked at.
+    """
+
+    points: Split
+    source: str
+    how: str
+    known: int | None
+
+
+def calibrate_run(
+    run: Run,
+    *,
+    alpha: float | str = 0.1,
+    k: int | None = None,
+    score: str = "membership",
+    tau: float | None = None,
+    by_class: bool = False,
+    confidence: float | str | None = None,
+    source: str | None = None,
+    network: nn.Module | Factory | None = None,
+    device: str | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+) -> tuple[Coverage, dict[str, Any]]:
+    """Calibrate a run: its `Coverage`, and what calibration.json holds.
+
+    Args:
+        run: a run whose training has ended.
+        alpha: how often the true class may be missing.
+        k: as for `Coverage.calibrate`, with all that follows up to ``confidence``.
+        score: which score.
+        tau: of ``"soft-min"``.
+        by_class: whether coverage holds for each true class by itself.
+        confidence: of this calibration set.
+        source: the user's own points, none of which was trained on; by default those that the run has kept.
+        network: as for `load`.
+        device: such as ``"cuda"``.
+        progress: wraps the files that are decoded.
+        command: what was typed, for the record.
+    """
+    recipe = run.read_recipe()
+    net, unfinished = load_run(run, network)
+    if unfinished:
+        raise expected("a trained run to calibrate", f"{run.path}, at {unfinished}", "Let the training end first.")
+    drawn = draw_points(run, recipe, source, progress)
+    coverage = Coverage.calibrate(
+        net.to(as_device(device)),
+        drawn.points.exact,
+        drawn.points.y,
+        alpha=alpha,
+        k=k,
+        score=score,
+        tau=tau,
+        by_class=by_class,
+        confidence=confidence,
+    )
+    about = {"count": len(drawn.points), "from": drawn.source, "drawn": drawn.how, "digest": drawn.points.digest()}
+    if drawn.known is not None:
+        about["also_in_the_data_of_the_run"] = drawn.known
+    return coverage, {
+        "format": FORMAT,
+        "points": about,
+        "command": command,
+        **provenance(coverage.net.device),
+        "coverage": coverage.to_record(),
+    }
+
+
+def draw_points(run: Run, recipe: FittedRecipe, source: str | None, progress: Progress | None = None) -> Drawn:
+    """Points that the network was not trained on: kept by the run, or the user's own.
+
+    Raises:
+        ArgumentError: where there are none, the data has changed since the training, or they are the run's own data.
+    """
+    if source is not None:
+        return _own_points(recipe, source, progress)
+    if not recipe.calibration:
+        remedy = (
+            "Train with --calibrate 0.1, or name points of your own, none of which was trained on, with --data: on "
+            "training points the scores are too good, and sets would hold the true class too rarely."
+        )
+        raise expected(f"points that {run.path} has kept for calibration", "none", remedy)
+    points = load_whole(recipe, progress=progress)
+    found = points.for_calibration(recipe.calibration).set_apart
+    if found is None or found.digest() != recipe.task.set_apart:
+        remedy = "Those that would be drawn now may have been trained on: name points of your own with --data."
+        raise expected("the data as it was when the run was trained", f"other points in {recipe.data.source}", remedy)
+    how = f"{recipe.calibration:g} of the training points, at random by the seed {CALIBRATION_SEED}, before training"
+    return Drawn(found, f"{points.name}, kept for calibration", how, None)
+
+
+def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) -> Drawn:
+    """All points of the user's own data, unless they are those of the run."""
+    if same_source(source, recipe.data.source):
+        remedy = "Leave out --data to use what the run has kept for calibration, or name other points."
+        raise expected("points that the run has not seen", f"{source}: its own training and test data", remedy)
+    other = load_whole(recipe, source, progress, some_classes=True)
+    points = Split(torch.cat([other.train.x, other.test.x]), torch.cat([other.train.y, other.test.y]))
+    known = _count_known(points, recipe)
+    if known and known > MOST_KNOWN * len(points):
+        got = f"{source}: {known:,} of {len(points):,} points are in the data of the run"
+        raise expected("points that the run has not seen", got, "Name points that were not trained on.")
+    if known:
+        warnings.warn(
+            f"{counted(known, 'point')} of {source} {'is' if known == 1 else 'are'} in the data of the run too. If "
+            "these are the same things and not only alike, the sets will hold the true class too rarely.",
+            DataWarning,
+            stacklevel=3,
+        )
+    return Drawn(points, str(source), "all points of the user's own data", known)
+
+
+def _count_known(points: Split, recipe: FittedRecipe) -> int | None:
+    """How many points the run's own data has too, number by number; None where it cannot be loaded."""
+    try:
+        own = load_whole(recipe)
+    except (SafesetError, OSError):
+        return None
+    seen = {one for split in (own.train, own.test) for one in _digests(split)}
+    return sum(one in seen for one in _digests(points))
+
+
+def _digests(split: Split) -> list[bytes]:
+    parts = (split[places].exact for places in torch.split(torch.arange(len(split)), ROWS_AT_ONCE))
+    return [hashlib.sha256(row.numpy().tobytes()).digest() for part in parts for row in part]
+
+
+def check_free(run: Run, overwrite: bool) -> None:
+    """Refuse to replace a calibration: thresholds that somebody uses do not change by accident."""
+    if run.calibration.exists() and not overwrite:
+        raise expected("a run without a calibration", f"{run.calibration}, which is there", "Or say --overwrite.")
+
+
+def write_calibration(run: Run, record: dict[str, Any]) -> None:
+    """Write calibration.json, whole or not at all."""
+    text = json_text(record) + "\n"
+    if len(text) > MOST_BYTES:
+        raise expected(f"a calibration of at most {MOST_BYTES:,} bytes", f"{len(text):,}", "Take fewer points.")
+    write_whole(run.calibration, text)
+
+
+def read_coverage(run: Run, net: Certifying) -> Coverage | None:
+    """The calibration of a run, for its net; None where it has none.
+
+    Raises:
+        ArgumentError: where calibration.json is damaged, or about other weights: it is never left out silently.
+    """
+    path = run.calibration
+    if not path.exists() and not path.is_symlink():
+        return None
+    try:
+        found = read_json(path)
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise expected(f"a calibration of the format {FORMAT!r}", "something else")
+        return Coverage.from_record(found.get("coverage"), net)
+    except ArgumentError as error:
+        remedy = f"To calibrate again: safeset calibrate {run.path} --overwrite"
+        raise ArgumentError(f"In {path}: {error} {remedy}") from None
