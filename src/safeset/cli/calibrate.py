@@ -10,10 +10,6 @@ import typer
 from safeset.cli.options import Device, NetworkName, RunPath, check_alone, own_network
 from safeset.terminal import console
 
-Alpha = Annotated[
-    str | None, typer.Option(metavar="FLOAT", help="How often the true class may be missing. Default: the stored one.")
-]
-
 
 def calibrate(
     run: RunPath,

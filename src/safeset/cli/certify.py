@@ -11,6 +11,7 @@ import typer
 
 from safeset.cli import show_answers
 from safeset.cli.options import (
+    Alpha,
     Background,
     Device,
     Epsilon,
@@ -36,6 +37,7 @@ def certify(
     method: Method = None,
     guarantee: GuaranteeText = None,
     prefer: Annotated[str, typer.Option(help="The smallest or the largest certified answer.")] = "smallest",
+    alpha: Alpha = None,
     background: Background = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each point, one in a line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated, with a header.")] = False,
@@ -66,6 +68,7 @@ def certify(
             guarantee=guarantee,
             prefer=prefer,
             background=background,
+            alpha=alpha,
             network=own_network(network),
             device=device,
             stdin=sys.stdin.buffer if sys.stdin else None,

@@ -35,6 +35,10 @@ OneHot = Annotated[
     str | None,
     typer.Option(metavar="COLUMN,…", help="Tables: columns of texts, to become columns of 0 and 1."),
 ]
+Alpha = Annotated[
+    str | None,
+    typer.Option(metavar="FLOAT", help="Calibrated runs: how often the true class may be missing. Default: as stored."),
+]
 Epsilon = Annotated[
     list[str] | None,
     typer.Option("--epsilon", "--eps", metavar="FLOAT", help="L2 radius in input units; images are in [0, 1]."),

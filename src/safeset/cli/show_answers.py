@@ -22,6 +22,8 @@ RATES = {
 }
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
 COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "grey", "unfinished", "problem"]
+COLUMNS += ["covers", "covers_alpha"]
+SHOWN = 8  # of the classes of a set that covers
 
 
 def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
@@ -80,13 +82,30 @@ def show_certificates(records: list[dict[str, Any]]) -> int:
         )
     else:
         title = ""
-    print_table(
-        title,
-        ["point", "answer", "may also include", "what holds"],
-        [_certificate_cells(record) for record in records],
-        texts=4,
-    )
+    covers = [record["covers"] for record in good if "covers" in record]
+    header = ["point", "answer", "may also include", "what holds", *["covers"] * bool(covers)]
+    body = [[*_certificate_cells(record), *[_covering(record)] * bool(covers)] for record in records]
+    print_table(title, header, body, texts=len(header))
+    if covers:
+        out.print(
+            f"Certified: no perturbation of L2 norm ≤ {shown_epsilon(covers[0]['epsilon'])} can change what holds of "
+            "an answer. It is proved of the network, and does not say which class is true.",
+            style="dim",
+        )
+        out.print(f"Covers: {covers[0]['words']}. It is a probability, and no certificate.", style="dim")
     return len(records) - len(good)
+
+
+def _covering(record: dict[str, Any]) -> str:
+    """The set that covers, as a cell.
+
+    >>> _covering({"covers": {"classes": ["cat", "dog"]}})
+    '{cat, dog}'
+    """
+    classes = record["covers"]["classes"] if "covers" in record else []
+    more = len(classes) - SHOWN
+    text = _names(classes) if more <= 1 else f"{_names(classes[:SHOWN])} and {more} more"
+    return f"{{{text}}}" if classes else ""
 
 
 def _certificate_cells(record: dict[str, Any]) -> list[str]:
@@ -128,6 +147,9 @@ def row(cells: Sequence[Any]) -> str:
 
 def cells(record: dict[str, Any]) -> list[Any]:
     """A record of a certificate as cells of a CSV row; lists are joined by |, an infinite radius is inf."""
+
+    covers = record.get("covers", {})
+    record = {**record, "covers": covers.get("classes", []), "covers_alpha": covers.get("alpha", "")}
 
     def cell(name: str) -> Any:
         value = record.get(name, "")

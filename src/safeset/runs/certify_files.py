@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from safeset.certificates.certificate import Certificate
+from safeset.certificates.promises import shown_epsilon
+from safeset.coverage.coverage import Coverage
+from safeset.coverage.words import probability
 from safeset.data.decoding import colour
 from safeset.data.points import Point, read_points
 from safeset.errors import expected
@@ -16,10 +19,12 @@ from safeset.inputs import as_device
 from safeset.nets.diagnosis import HARDLY
 from safeset.nets.frozen import FrozenNet
 from safeset.nets.net import CertifiedNet
+from safeset.nets.points import Measured
 from safeset.proofs import check
 from safeset.proofs.portable import proof_of
 from safeset.recipes.recipe import FittedRecipe
 from safeset.recipes.sections import Data
+from safeset.runs.calibrate import read_coverage
 from safeset.runs.load import load, load_run
 from safeset.runs.onnx_models import is_onnx
 from safeset.runs.own_networks import Factory
@@ -44,12 +49,14 @@ def certify_files(
     stdin: BinaryIO | None,
     report: Callable[[str], None] | None = None,
     proofs: list[dict[str, Any]] | None = None,
+    alpha: float | str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A record for each point: its name, what `Certificate.records` gives, the units of ε, and what became of an image.
 
     ``resized_from`` has the ``width`` and the ``height`` in pixels of an image that was resized, ``composited`` says
     whether a transparent one was put on a background, ``grey`` whether a grey one was repeated in 3 channels. A point
-    that cannot be read has a ``problem`` instead. A radius is None where no perturbation can break it. Several workers
+    that cannot be read has a ``problem`` instead. Where the run is calibrated, ``covers`` has the classes that hold the
+    true one with a probability, and what that means in ``words``. A radius is None where no perturbation can break it. Several workers
     take turns of points, and the first gets all the records, in order; the others get none.
 
     Args:
@@ -65,6 +72,7 @@ def certify_files(
         stdin: what ``-`` stands for.
         report: is called at the end with an explanation, where hardly anything was certified.
         proofs: a list to which proofs of the certified points are added (`Certificate.proof`), with their names.
+        alpha: how often the true class may be missing from the sets that cover; by default as it was calibrated.
     """
     workers = Workers.here()
     if workers.count > 1 and "-" in files:
@@ -74,6 +82,7 @@ def certify_files(
     trained, unfinished, data = _open(path, network, epsilon, guarantee, proofs is not None)
     place, units = as_device(device), trained.units
     net = trained.to(place).frozen()
+    coverage = _read_coverage(path, net, alpha)
     options: dict[str, Any] = {"epsilon": epsilon, "method": method, "guarantee": guarantee}
     about = {"unfinished": unfinished} if unfinished else {}
     examined: list[Tensor] = []  # some points, for an explanation
@@ -84,8 +93,12 @@ def certify_files(
         examined.extend(inputs[: POINTS_AT_ONCE - len(examined)])
         answers: Iterator[dict[str, Any]] = iter(())
         if inputs:
-            found = net.certify(torch.stack(inputs).to(place), prefer=prefer, **options)
+            measured = net.measure(torch.stack(inputs).to(place))
+            found = measured.certificate(prefer=prefer, **options)
             answers = iter(found.records())
+            if coverage is not None:
+                sets = covering_sets(coverage, measured, found.epsilon, found.names)
+                answers = (one | {"covers": each} for one, each in zip(found.records(), sets, strict=True))
             if proofs is not None and bool(found.certified.any()):
                 proofs.append(_named_proof(found, trained.network, points, units))
         return [
@@ -104,6 +117,29 @@ def certify_files(
             yield record
     if report and examined and proved < HARDLY * read:
         report(str(net.diagnose(torch.stack(examined).to(place), **options)))
+
+
+def _read_coverage(path: Path, net: FrozenNet, alpha: float | str | None) -> Coverage | None:
+    """The calibration of a run, at another level if one is asked for; None where there is none."""
+    found = None if is_onnx(path) else read_coverage(Run(path), net)
+    if found is not None or alpha is None:
+        return found if found is None or alpha is None else found.at(alpha)
+    if is_onnx(path):
+        raise expected("a run, which can be calibrated, for `alpha`", path, "Leave --alpha out.")
+    raise expected("a calibrated run for `alpha`", f"{path}, which is not", f"First: safeset calibrate {path}")
+
+
+def covering_sets(
+    coverage: Coverage, points: Measured, epsilon: float, names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """For each point the classes that hold the true one with a probability, in words that are no certificate's."""
+    words = (
+        f"{probability(coverage)}, for inputs like the {len(coverage):,} calibration points, the true class is among "
+        f"these, also after any change of L2 norm ≤ {shown_epsilon(epsilon)}"
+    )
+    about = {"alpha": float(coverage.alpha), "epsilon": epsilon, "words": words}
+    for row in coverage.sets(points, epsilon).tolist():
+        yield {"classes": [name for name, member in zip(names, row, strict=True) if member], **about}
 
 
 def _open(
