@@ -2,51 +2,31 @@
 
 import json
 import math
-import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from helpers.calibrated import SHARE, TABLE, trained_run
 from helpers.commands import safeset
-from safeset import ArgumentError, Coverage, DataWarning, load, train
+from safeset import ArgumentError, Coverage, DataWarning, load
 from safeset.data.dataset import CALIBRATION_SEED, Dataset, Split, draw_apart, stratify
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
 from safeset.recipes.recipe import Recipe
 from safeset.runs.calibrate import calibrate_run, check_free, draw_points, read_coverage, write_calibration
 from safeset.runs.data import load_run_data, load_whole
-from safeset.runs.run import Run
 from safeset.training.train import prepare_training
 
-SHARE = 0.25
-TABLE = {
-    "data": {"source": "digits"},
-    "model": "mlp-2x32",
-    "guarantee": "rt3",
-    "epsilon": 0.3,
-    "epochs": 2,
-    "batch": 64,
-}
 
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    path = tmp_path_factory.mktemp("calibrate") / "run"
-    train({**TABLE, "calibration": SHARE}, out=path, device="cpu", progress=False)
-    return Run(path)
+@pytest.fixture
+def run(tmp_path):
+    return trained_run(tmp_path)
 
 
 @pytest.fixture
-def run(trained, tmp_path):
-    shutil.copytree(trained.path, tmp_path / "run")
-    return Run(tmp_path / "run")
-
-
-@pytest.fixture
-def calibrated(run):
-    write_calibration(run, calibrate_run(run, device="cpu")[1])
-    return run
+def calibrated(tmp_path):
+    return trained_run(tmp_path, alpha=0.1)
 
 
 def rows_of(split):
@@ -59,7 +39,7 @@ def rows_of(split):
 @pytest.mark.parametrize("extra", [{}, {"validation": True}, {"hold_out": 0.2}])
 def test_nothing_else_sees_the_points_that_are_set_apart(extra):
     whole = digits()
-    fitted, points = prepare_training(Recipe.from_table({**TABLE, "calibration": SHARE, **extra}))
+    fitted, points = prepare_training(Recipe.from_table({**TABLE, **extra}))
     apart = points.set_apart
     assert len(apart) == round(SHARE * len(whole.train))
     assert fitted.task.set_apart == apart.digest()
@@ -140,7 +120,7 @@ def test_the_file_holds_the_calibration_and_where_it_comes_from(run):
 def test_a_run_without_points_for_it_names_the_remedy(run):
     text = run.recipe.read_text().replace(f"calibration = {SHARE}\n", "")
     run.recipe.write_text(text)
-    with pytest.raises(ArgumentError, match="--calibrate 0.1.*--data"):
+    with pytest.raises(ArgumentError, match=r"--calibrate 0\.1.*--data"):
         calibrate_run(run, device="cpu")
     assert not run.calibration.exists()
     assert read_coverage(run, load(run.path)) is None
@@ -174,7 +154,7 @@ def test_own_points_are_taken_whole_and_may_lack_a_class(run, tmp_path):
     rest = np.array([name for name in whole.class_names if name != "3"])
     y = whole.test.y[some] - (whole.test.y[some] > 3).long()
     np.savez(tmp_path / "new.npz", x=x.numpy(), y=y.numpy(), class_names=rest)
-    with pytest.warns(DataWarning, match="5 points of .* are in the data of the run too"):
+    with pytest.warns(DataWarning, match=r"5 points of .* are in the data of the run too"):
         drawn = draw_points(run, recipe, str(tmp_path / "new.npz"))
     assert rows_of(drawn.points) == rows_of(Split(x, whole.test.y[some]))
     assert drawn.known == 5
@@ -228,7 +208,7 @@ def test_the_command(run):
     assert json.loads(out) == json.loads(run.calibration.read_text())
     assert json.loads(out)["coverage"]["tau"] == 0.2
     before = run.calibration.read_text()
-    for wrong in (["--alpha", "1.5"], ["--k", "10"], ["--tau", "1"], ["--data", "nowhere.npz"]):
+    for wrong in (["--alpha", "1.5"], ["--data", "nowhere.npz"]):
         _, errors = safeset("calibrate", "run", "--overwrite", *wrong, cwd=work, code=1)
         assert "Expected" in errors
     assert run.calibration.read_text() == before

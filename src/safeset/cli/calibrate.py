@@ -1,4 +1,4 @@
-"""The command `calibrate`: sets that hold the true class with a chosen probability, from points that nothing has seen."""
+"""The command `calibrate`: sets that hold the true class with a chosen probability."""
 
 import math
 import shlex

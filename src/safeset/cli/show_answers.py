@@ -23,6 +23,7 @@ RATES = {
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
 COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "grey", "unfinished", "problem"]
 COLUMNS += ["covers", "covers_alpha"]
+COVERED = ["clean", "guaranteed", "under attack", "mean size", "10 %", "median", "90 %", "one class"]
 SHOWN = 8  # of the classes of a set that covers
 
 
@@ -66,6 +67,34 @@ def show_evaluation(result: dict[str, Any], units: str) -> None:
             out.print()
             title = f"{row['method']}, ε = {shown_epsilon(row['epsilon'])}, by class"
             print_table(title, ["class", "points", *RATES], body)
+    if "coverage" in result:
+        show_coverage(result["coverage"])
+
+
+def show_coverage(found: dict[str, Any]) -> None:
+    """Print how often the sets of a calibrated run hold the true class."""
+    body = [[shown_epsilon(row["epsilon"]), *_covered(row)] for row in found["rows"]]
+    share = f"{100 * (1 - found['alpha']):g} %"
+    about = f"{counted(found['calibration_points'], 'calibration point')}, {found['score']}"
+    out.print()
+    print_table(f"Sets that cover ≥ {share}: {about}", ["ε", *COVERED], body, texts=0)
+    out.print(
+        "Clean: labels in the sets for ε of unchanged points; guaranteed: those that no change within ε gets out; "
+        f"under attack: those that an attack did not get out. Sizes in classes. Covers: {found['words']}.",
+        style="dim",
+    )
+    for row in found["rows"]:
+        if "classes" in row:
+            body = [[name, f"{part['points']:,}", *_covered(part)] for name, part in row["classes"].items()]
+            out.print()
+            print_table(f"Sets for ε = {shown_epsilon(row['epsilon'])}, by class", ["class", "points", *COVERED], body)
+
+
+def _covered(row: dict[str, Any]) -> list[str]:
+    """The numbers of a row of coverage, as texts."""
+    quantiles = [str(size) for size in row["size_quantiles"].values()]
+    shares = [shown_rate(row[name]) for name in ("clean", "guaranteed", "under_attack")]
+    return [*shares, f"{row['size']:.2f}", *quantiles, shown_rate(row["singletons"])]
 
 
 def show_certificates(records: list[dict[str, Any]]) -> int:
@@ -147,7 +176,6 @@ def row(cells: Sequence[Any]) -> str:
 
 def cells(record: dict[str, Any]) -> list[Any]:
     """A record of a certificate as cells of a CSV row; lists are joined by |, an infinite radius is inf."""
-
     covers = record.get("covers", {})
     record = {**record, "covers": covers.get("classes", []), "covers_alpha": covers.get("alpha", "")}
 

@@ -19,7 +19,9 @@ from safeset.nets.diagnosis import HARDLY
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import OWN_DATA, FittedRecipe, Recipe
 from safeset.recipes.sections import Data as RecipeData
+from safeset.runs.calibrate import read_coverage
 from safeset.runs.data import load_run_data
+from safeset.runs.evaluate_coverage import evaluate_coverage
 from safeset.runs.load import load_run
 from safeset.runs.onnx_models import STANDARD, about_file, check_classes, load_onnx, load_onnx_data
 from safeset.runs.own_networks import Factory
@@ -44,7 +46,7 @@ def evaluate_run(
     progress: Progress | None = None,
     report: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """Evaluate a run: what its evaluation.json holds, and the units of ε.
+    """Evaluate a run: what its evaluation.json holds, and the units of ε; of a calibrated run also ``coverage``.
 
     Args:
         run: a run; of a training that has not ended the weights so far are evaluated, and ``unfinished`` says so.
@@ -62,6 +64,7 @@ def evaluate_run(
     recipe = run.read_recipe()
     net, unfinished = load_run(run, network)
     net = net.to(as_device(device))
+    coverage = read_coverage(run, net)  # before long work: it may not fit
     points = Workers.here().in_turn(lambda: load_run_data(recipe, source, progress))
     other = replace(recipe, guarantee=guarantee).resolve_guarantee(points) if guarantee else None
     result = evaluate_net(
@@ -74,6 +77,10 @@ def evaluate_run(
         per_class=per_class,
         progress=progress,
     )
+    if coverage is not None:
+        radii = [net.epsilon] if epsilons is None else epsilons
+        found = evaluate_coverage(coverage, points.test, radii, per_class=per_class, progress=progress)
+        result["coverage"] = plain(found)
     if report:
         _explain(net, points, result["rows"], other, methods, report)
     return result | ({"unfinished": unfinished} if unfinished else {}), points.units

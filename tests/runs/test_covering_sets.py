@@ -1,0 +1,157 @@
+"""Sets that cover, in the commands: beside certificates and never in their words, and evaluated on test points."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.calibrated import trained_run
+from helpers.commands import safeset
+from safeset import ArgumentError, Coverage, load
+from safeset.coverage.attack import Attack
+from safeset.data.dataset import Split
+from safeset.data.embedded import digits
+from safeset.runs.calibrate import read_coverage
+from safeset.runs.certify_files import certify_files
+from safeset.runs.evaluate_coverage import evaluate_coverage
+from safeset.runs.run import Run
+
+SETTINGS = [{"alpha": 0.4}, {"alpha": 0.4, "score": "soft-min"}, {"alpha": 0.4, "k": 2, "by_class": True}]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    path = tmp_path_factory.mktemp("covering")
+    trained_run(path, alpha=0.1)
+    np.savez(path / "some.npz", x=digits().test.x[:6].numpy())
+    return path
+
+
+def records(work, **options):
+    return list(certify_files(work / "run", [str(work / "some.npz")], device="cpu", stdin=None, **options))
+
+
+# -- certify ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [None, 0.0, 0.6])
+def test_a_record_has_both_sets(work, epsilon):
+    found = records(work, epsilon=epsilon)
+    net = load(work / "run")
+    coverage = read_coverage(Run(work / "run"), net)
+    x = digits().test.exact[:6]
+    sets = coverage.sets(x, net.epsilon if epsilon is None else epsilon)
+    answers = net.certify(x, epsilon=epsilon).records()
+    for record, members, answer in zip(found, sets.tolist(), answers, strict=True):
+        assert record["covers"]["classes"] == [str(place) for place, member in enumerate(members) if member]
+        assert record["covers"]["alpha"] == 0.1
+        assert record["covers"]["epsilon"] == record["epsilon"] == (0.3 if epsilon is None else epsilon)
+        assert (record["core"], record["promise"]) == (answer["core"], answer["promise"])
+        assert "with probability ≥ 90 %, on average over calibration sets" in record["covers"]["words"]
+        assert "certif" not in record["covers"]["words"]
+        assert "probab" not in record["promise"]
+
+
+def test_another_level(work):
+    sizes = [[len(one["covers"]["classes"]) for one in records(work, alpha=alpha)] for alpha in ("0.3", None, "0.01")]
+    assert all(few <= some <= many for few, some, many in zip(*sizes, strict=True))
+    assert sizes[0] != sizes[2]
+    with pytest.raises(ArgumentError, match="between 0 and 1"):
+        records(work, alpha="1")
+
+
+def test_a_level_without_a_calibration_names_the_command(tmp_path, work):
+    run = trained_run(tmp_path)
+    some = [str(work / "some.npz")]
+    assert "covers" not in next(certify_files(run.path, some, device="cpu", stdin=None))
+    with pytest.raises(ArgumentError, match="First: safeset calibrate"):
+        next(certify_files(run.path, some, device="cpu", stdin=None, alpha="0.1"))
+
+
+def test_a_damaged_calibration_stops_certify_and_evaluate(tmp_path, work):
+    run = trained_run(tmp_path, alpha=0.1)
+    stored = json.loads(run.calibration.read_text())
+    stored["coverage"]["program"] = "0" * 64
+    run.calibration.write_text(json.dumps(stored))
+    for typed in (["certify", "run", work / "some.npz"], ["evaluate", "run"]):
+        out, errors = safeset(*typed, cwd=tmp_path, code=1)
+        assert not out
+        assert "other weights" in errors
+        assert "safeset calibrate run --overwrite" in errors
+
+
+def test_what_is_printed_keeps_the_two_apart(work):
+    out, _ = safeset("certify", "run", "some.npz", cwd=work)
+    certified, covers = (next(line for line in out.splitlines() if line.startswith(word)) for word in ("Cert", "Cov"))
+    assert "no perturbation of L2 norm ≤ 0.3 can" in certified
+    assert "probab" not in certified
+    assert "with probability ≥ 90 %, on average over calibration sets, for inputs like the 300 calibration" in covers
+    assert "no perturbation" not in covers
+    out, _ = safeset("certify", "run", "some.npz", "--csv", "--alpha", "0.2", cwd=work)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    wanted = [one["covers"]["classes"] for one in records(work, alpha="0.2")]
+    assert [row["covers"].split("|") for row in rows] == wanted
+    assert {row["covers_alpha"] for row in rows} == {"0.2"}
+
+
+# -- evaluate ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=["membership", "soft-min", "by class"])
+def test_an_evaluation_against_loops(work, settings):
+    net, data = load(work / "run"), digits()
+    coverage = Coverage.calibrate(net, data.train.exact[::4], data.train.y[::4], **settings)
+    some = Split(data.test.x[:120], data.test.y[:120])
+    found = evaluate_coverage(coverage, some, [0.3, 0.3, 0.0], per_class=True)
+    assert [row["epsilon"] for row in found["rows"]] == [0.0, 0.3]
+    down = coverage.scores(some.exact, round="down")
+    for row in found["rows"]:
+        sets = coverage.sets(some.exact, row["epsilon"]).tolist()
+        labels = some.y.tolist()
+        sizes = sorted(map(sum, sets))
+        assert row["clean"] == sum(one[label] for one, label in zip(sets, labels, strict=True)) / 120
+        needed = coverage.thresholds.tolist()
+        reached = [one[label] >= needed[label] for one, label in zip(down.tolist(), labels, strict=True)]
+        assert row["guaranteed"] == sum(reached) / 120
+        assert row["guaranteed"] <= row["under_attack"] <= row["clean"]
+        assert row["size"] == sum(sizes) / 120
+        assert row["size_quantiles"] == {"0.1": sizes[11], "0.5": sizes[59], "0.9": sizes[107]}
+        assert row["singletons"] == sizes.count(1) / 120
+        parts = row["classes"]
+        assert sum(part["points"] for part in parts.values()) == 120
+        for name in ("clean", "guaranteed", "under_attack", "size"):
+            assert sum(part[name] * part["points"] for part in parts.values()) / 120 == pytest.approx(row[name])
+    assert found["rows"][0]["under_attack"] == found["rows"][0]["clean"]
+    assert found["rows"][1]["under_attack"] < found["rows"][1]["clean"], "the attack finds nothing"
+    assert found["curve"]["shares"] == coverage.curve(some.exact, some.y, [0.0, 0.3]).shares
+
+
+@pytest.mark.parametrize("settings", SETTINGS[:2], ids=["membership", "soft-min"])
+def test_the_attack_stays_in_the_ball_and_lowers_scores(work, settings):
+    net, data = load(work / "run"), digits()
+    coverage = Coverage.calibrate(net, data.train.exact[::4], data.train.y[::4], **settings)
+    x, y = data.test.exact[:40], data.test.y[:40]
+    moved = Attack(coverage).lowered(x, y, 0.3)
+    assert float((moved - x).flatten(1).norm(dim=1).max()) <= 0.3
+    before, after = (coverage.scores(each).gather(1, y[:, None])[:, 0] for each in (x, moved))
+    assert bool((after <= before).all())
+    assert float((before - after).mean()) > 0.05
+    assert float((before - after).max()) <= 0.3
+    assert torch.equal(Attack(coverage).lowered(x, y, 0.0), x)
+
+
+def test_the_command_adds_coverage_and_keeps_the_rest(work):
+    before = json.loads((work / "run" / "evaluation.json").read_text())
+    assert "coverage" not in before
+    out, _ = safeset("evaluate", "run", "--per-class", cwd=work)
+    after = json.loads((work / "run" / "evaluation.json").read_text())
+    assert set(after) == {*before, "coverage"}
+    found = after["coverage"]
+    assert found["calibration_points"] == 300
+    assert found["rows"][0]["points"] == after["points"] == len(digits().test)
+    assert found["rows"][1]["guaranteed"] > 0.85
+    for text in ("Sets that cover ≥ 90 %", "guaranteed", "under attack", "Sets for ε = 0.3, by class"):
+        assert text in out
