@@ -276,10 +276,14 @@ class Coverage:
         frozen: FrozenNet = net.frozen()  # type: ignore[operator]
         sealed, proof = frozen._proved()
         if stored.classes != sealed.program.classes or stored.program != sealed.program.digest():
+            same = stored.weights == weights_digest(net.network.state_dict())  # type: ignore[union-attr]
             raise expected(
                 "the network that was calibrated",
-                "one with other weights or layers",
-                "A calibration is about one network, number by number: calibrate again.",
+                "the same weights, folded into layers with other last bits"
+                if same
+                else "one with other weights or layers",
+                "A calibration is about one network, number by number: calibrate again"
+                + (" here, or use as many threads as there (torch.set_num_threads)." if same else "."),
             )
         check_net(sealed.program, float(proof.bounds.head.scale), sealed.program, stored.scale)
         scores = torch.tensor(stored.scores, dtype=torch.float64)
