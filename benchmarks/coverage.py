@@ -58,14 +58,14 @@ class Points:
         return method.above(self.logits, epsilon)
 
 
-def own_methods(net: FrozenNet, x: Tensor, y: Tensor) -> dict[str, list[Method]]:
+def own_methods(points: Points) -> dict[str, list[Method]]:
     """Safeset's scores, with every parameter; calibrated on points that nothing else is said of."""
 
     def method(name: str, **settings: Any) -> Method:
-        coverage = Coverage.calibrate(net, x, y, **settings)
+        coverage = Coverage.calibrate(points.net, points.measured, points.y, **settings)
         return Method(name, _plain(coverage), {key: settings[key] for key in ("k", "tau") if key in settings}, coverage)
 
-    most = min(LARGEST_K, net.classes - 1)
+    most = min(LARGEST_K, points.net.classes - 1)
     return {
         "r_1": [method("r_1", k=1)],
         "r_k": [method("r_k", k=k) for k in range(1, most + 1)],
@@ -160,7 +160,7 @@ def measure(path: Path, device: torch.device, mapie: bool) -> dict[str, Any]:
     order = torch.from_numpy(np.random.default_rng([SEED, 1]).permutation(len(y))).to(device)
     third = len(y) // 3
     choice, rest = (Points(net, x[part], y[part]) for part in (order[:third], order[third:]))
-    candidates = own_methods(net, choice.x, choice.y)
+    candidates = own_methods(choice)
     head = head_of(net)
     softmaxes = [log_softmax(head, beta, tau) for beta in BETAS for tau in TAUS]
     every = [*peers(head), choose(choice, softmaxes), *(choose(choice, each) for each in candidates.values())]

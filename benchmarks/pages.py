@@ -15,6 +15,14 @@ from common import markdown
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("uniform", "floating", "joint")
+PARAMETERS = {"k": "k", "tau": "τ", "beta": "β"}
+SCORES = {
+    "unprotected (LAC)": "unprotected",
+    "lip-rcp, one constant": "one constant",
+    "r_1": "**membership**",
+    "r_k (k chosen)": "**membership**, chosen",
+    "soft-min": "**soft-min**, chosen",
+}
 
 
 def digits(result: dict[str, Any]) -> str:
@@ -313,6 +321,18 @@ def published(result: dict[str, Any], ours: dict[str, Any]) -> str:
     return markdown(["networks", "guarantee", *(f"ε = {each:g}" for each in result["epsilons"]), "median radius"], rows)
 
 
+def coverage(result: dict[str, Any]) -> str:
+    """Mean size of sets and coverage under attack, at each ε."""
+    rows = [row for row in result["rows"] if row["alpha"] == "0.1"]
+    epsilons = sorted({row["epsilon"] for row in rows})
+    cells: dict[str, list[str]] = {}
+    for row in rows:
+        parameters = ", ".join(f"{PARAMETERS[key]} = {value:g}" for key, value in row["parameters"].items())
+        name = SCORES.get(row["method"], row["method"]) + (f" ({parameters})" if parameters else "")
+        cells.setdefault(name, []).append(f"{row['size']:.2f} ({row['coverage_attacked']:.3f})")
+    return markdown(["score", *(f"ε = {each:g}" for each in epsilons)], [[name, *each] for name, each in cells.items()])
+
+
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "first-hour", "benchmarks/first_hour.json", first_hour),
     ("docs/performance.md", "busy", "benchmarks/busy.json", busy),
@@ -336,6 +356,7 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "growth", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", growth),
     ("docs/other-libraries.md", "other-libraries", "benchmarks/other-libraries.json", other_libraries),
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
+    ("docs/coverage.md", "coverage", "coverage/digits-rt3.json", coverage),
     ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
     *paper.TABLES,
 ]

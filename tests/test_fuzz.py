@@ -5,6 +5,7 @@ Each is tried on random bytes, and on good files that were spoilt: cut, repeated
 
 import io
 import json
+import math
 import os
 import signal
 import struct
@@ -24,6 +25,7 @@ from helpers.properties import FIRST, SECOND
 from safeset import Affinity, Recipe, SafesetError, create_model
 from safeset.capture.from_onnx import read_onnx
 from safeset.certificates.certificate import Certificate
+from safeset.coverage.record import FORMAT, from_values, to_values
 from safeset.data.acasxu import read_nnet
 from safeset.data.npz import read_npz
 from safeset.data.points import read_points
@@ -34,6 +36,7 @@ from safeset.recipes.library import assemble_recipe, find_recipe, list_recipes
 from safeset.recipes.toml import literal
 from safeset.runs.load import load
 from safeset.system.files import read_tensors
+from safeset.system.untrusted import read_json
 from safeset.verification.vnnlib import read_vnnlib
 
 SECONDS = 20  # for one example; a parser that needs more hangs
@@ -239,12 +242,36 @@ def vnnlib(write, content):
             assert max((place for place, _ in each.y), default=0) < query.outputs.size
 
 
+def calibration(write, content):
+    found = told(lambda path: from_values(read_json(path)), write("x.json", content))
+    if found is not None:
+        assert not any(map(math.isnan, found.scores))
+        assert told(from_values, json.loads(json.dumps(to_values(found)))) == found
+
+
+CALIBRATION = {
+    "format": FORMAT,
+    **dict.fromkeys(("program", "weights"), "0" * 64),
+    "scale": 1.5,
+    "classes": 3,
+    "score": "membership",
+    "k": 1,
+    "tau": None,
+    "alpha": "1/10",
+    "confidence": None,
+    "poisoned": 0,
+    "by_class": False,
+    "scores": [0.5, "-inf"],
+    "labels": [0, 2],
+    "made_with": {"torch": "2"},
+}
 MODEL = save(create_model("mlp-2x32", input_shape=(2,), classes=3).state_dict())
 PARSERS = {
     "nnet": (nnet, NNET.encode()),
     "recipe": (recipe, RECIPE),
     "sets": (sets, SETS),
     "lists": (sets, LISTS),
+    "calibration": (calibration, json.dumps(CALIBRATION).encode()),
     "edges": (edges, b"a\tb\nb\tc\na\td\nd\tc\n"),
     "tensors": (tensors, TENSORS),
     "run": (run, RECIPE),
@@ -268,11 +295,12 @@ def test_good_files_are_read(name, write):
         "archive": read_npz,
         "rows": read_table,
         "onnx": read_onnx,
+        "calibration": lambda path: from_values(read_json(path)),
         "vnnlib": read_vnnlib,
         "vnnlib 2": read_vnnlib,
     }
     suffix = {"nnet": "nnet", "recipe": "toml", "tensors": "safetensors", "archive": "npz", "rows": "csv"}
-    suffix["onnx"] = "onnx"
+    suffix |= {"onnx": "onnx", "calibration": "json"}
     suffix |= dict.fromkeys(("vnnlib", "vnnlib 2"), "vnnlib")
     if name in readers:
         assert readers[name](write(f"good.{suffix[name]}", good)) is not None

@@ -366,6 +366,34 @@ MUTANTS = {
         "lipschitz/test_layers",
         ("program/entries.py", "return prod(shape) // self.shift.numel()", "return 1"),
     ],
+    "a negative gap divided by the larger constant": [
+        "certificates/test_signed_radii",
+        ("certificates/signed_radii.py", "torch.where(gaps < 0, constants.low, constants.high)", "constants.high"),
+    ],
+    "a score rounded up at calibration": [
+        "coverage/test_coverage",
+        ("coverage/scores.py", '"down", 0.0), -math.inf)', '"up", 0.0), -math.inf)'),
+    ],
+    "the threshold of n instead of n + 1": [
+        "coverage/test_ranks coverage/test_coverage",
+        ("coverage/ranks.py", "math.ceil((points + 1) * (1 - alpha))", "math.ceil(points * (1 - alpha))"),
+    ],
+    "an ε that is not in the sets": [
+        "coverage/test_coverage",
+        ("coverage/scores.py", "return up(found + epsilon) if epsilon else found", "return found"),
+    ],
+    "NaN dropped from sets": [
+        "coverage/test_coverage",
+        ("coverage/scores.py", '"up", epsilon), math.inf)', '"up", epsilon), -math.inf)'),
+    ],
+    "a calibration used with a larger Lipschitz constant": [
+        "coverage/test_coverage",
+        ("coverage/checks.py", "if not proved <= scale:", "if False:"),
+    ],
+    "a tangent that forgets the entropy": [
+        "certificates/test_signed_radii",
+        ("certificates/soft_min.py", "excess - tau * entropy + steep", "excess - 2 * tau * entropy + steep"),
+    ],
     "hooks ignored": ["lipschitz/test_layers", ("program/rules.py", "if any(hooks):", "if False:")],
 }
 

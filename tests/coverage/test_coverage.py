@@ -136,6 +136,9 @@ def test_another_proof_or_another_network_is_refused():
         Coverage.from_record(record, other)
     with pytest.raises(ArgumentError, match="those of another"):
         again.sets(other.measure(x), 0.1)
+    with pytest.raises(ArgumentError, match="those of another"):
+        Coverage.calibrate(net, other.measure(x), y)
+    assert torch.equal(Coverage.calibrate(net, net.measure(x), y).thresholds, again.thresholds)
 
 
 def test_a_calibration_is_of_the_net_as_it_was():

@@ -77,7 +77,7 @@ DAMAGE = {
     "scale": [-1, "1", None, math.nan, math.inf, True],
     "classes": [1, "3", None, 3.0, 10**30],
     "score": ["margin", None, 1],
-    "k": [0, 3, "1", 1.5, True, 10**40],
+    "k": [None, 0, 3, "1", 1.5, True, 10**40],
     "tau": [0.1, "x"],
     "alpha": [0.1, "0", "1", "x", None, "1/0", "9" * 1000],
     "confidence": [0.9, "2", True],

@@ -60,7 +60,7 @@ class Coverage:
     def calibrate(
         cls,
         net: Certifying,
-        x: Numbers,
+        x: Numbers | Measured,
         y: Numbers,
         *,
         alpha: float | Fraction | str = 0.1,
@@ -77,7 +77,7 @@ class Coverage:
 
         Args:
             net: a `CertifiedNet` or its frozen form; what is calibrated is the net as it is now.
-            x: (n, *input_shape) inputs. Points with NaN lower the threshold.
+            x: (n, *input_shape) inputs, or ``net.measure(x)``. Points with NaN lower the threshold.
             y: (n,) their labels.
             alpha: how often the true class may be missing; 0.1 counts as 1/10.
             k: of the score ``"membership"``; by default 1.
@@ -95,13 +95,14 @@ class Coverage:
         frozen: FrozenNet = net.frozen()  # type: ignore[operator]
         level, sure = as_level(alpha, "`alpha`"), check_confidence(confidence)
         which = Score.of(score, frozen.classes, k, tau)
-        points = frozen.measure(x)
+        points = x if isinstance(x, Measured) else frozen.measure(x)
         labels = check_labels(y, len(points), frozen.classes)
         if not 1 <= len(points) <= MOST_POINTS:
             raise expected(f"1..{MOST_POINTS:,} calibration points", len(points))
         if not isinstance(by_class, bool):
             raise expected("`by_class` to be True or False", repr(by_class)[:80])
         enclosed = points.enclosed()
+        check_net(enclosed.program, 0.0, frozen._proved()[0].program, 0.0)
         scale = coarse(enclosed.scale)
         geometry = geometry_of(enclosed.program, scale)
         with strict_arithmetic():
@@ -276,10 +277,14 @@ class Coverage:
         frozen: FrozenNet = net.frozen()  # type: ignore[operator]
         sealed, proof = frozen._proved()
         if stored.classes != sealed.program.classes or stored.program != sealed.program.digest():
+            same = stored.weights == weights_digest(net.network.state_dict())  # type: ignore[union-attr]
             raise expected(
                 "the network that was calibrated",
-                "one with other weights or layers",
-                "A calibration is about one network, number by number: calibrate again.",
+                "the same weights, folded into layers with other last bits"
+                if same
+                else "one with other weights or layers",
+                "A calibration is about one network, number by number: calibrate again"
+                + (" here, or use as many threads as there (torch.set_num_threads)." if same else "."),
             )
         check_net(sealed.program, float(proof.bounds.head.scale), sealed.program, stored.scale)
         scores = torch.tensor(stored.scores, dtype=torch.float64)

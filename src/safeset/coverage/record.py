@@ -97,7 +97,7 @@ def from_values(record: Any) -> Stored:
         weights=_digest(record, "weights"),
         scale=_scale(record["scale"]),
         classes=classes,
-        score=Score.of(record["score"], classes, record["k"], record["tau"]),
+        score=_which(record, classes),
         alpha=as_level(_text(record, "alpha"), "`alpha` of a calibration"),
         confidence=None
         if record["confidence"] is None
@@ -108,6 +108,14 @@ def from_values(record: Any) -> Stored:
         labels=list(labels),
         made_with=dict(made_with),
     )
+
+
+def _which(record: Mapping[str, Any], classes: int) -> Score:
+    """The score, with its own parameter and no other."""
+    score = Score.of(record["score"], classes, record["k"], record["tau"])
+    if (score.k, score.tau) != (record["k"], record["tau"]):
+        raise expected("`k` of a calibration for 'membership', `tau` for 'soft-min', and null for the other", "others")
+    return score
 
 
 def _integer(record: Mapping[str, Any], key: str, least: int, most: int) -> int:
