@@ -1,4 +1,4 @@
-"""Calibrations of runs: points that nothing else has seen, a file that is never taken for another's, and its refusals."""
+"""Calibrations of runs: points that nothing else has seen, and a file that is never taken for another's."""
 
 import json
 import math

@@ -4,6 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import torch
 from torch import nn
 
 from safeset.audit.certificate_attack import Auditor, Clock, some_of
+from safeset.audit.coverage_attack import attack_coverage, coverage_verdict, find_calibration
 from safeset.audit.recheck import SHOWN
 from safeset.audit.records import DIFFERENT, OPEN, stored_checks
 from safeset.audit.second_proof import Reproof, prove_again
+from safeset.coverage.coverage import Coverage
 from safeset.data.dataset import Dataset, Progress
 from safeset.errors import expected
 from safeset.inputs import as_count, as_device, as_number
+from safeset.nets.frozen import FrozenNet
 from safeset.nets.net import CertifiedNet
 from safeset.runs.data import load_run_data
 from safeset.runs.evaluate import open_with_data
@@ -26,6 +30,8 @@ from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
 from safeset.system.files import plain
 from safeset.system.provenance import provenance, weights_digest
+
+Calibrated = Callable[[FrozenNet], tuple[Coverage | None, list[dict[str, str]]]]
 
 
 def audit_run(
@@ -55,8 +61,8 @@ def audit_run(
 
     Returns:
         A table with ``verdict`` (``passed``, ``failed`` or ``inconclusive``), ``checks``, ``bounds``, ``windows``,
-        ``attack``, ``violations``, ``control``, ``tightness``, ``accuracy``, and ``unfinished`` where the training has
-        not ended.
+        ``attack``, ``violations``, ``control``, ``tightness``, ``accuracy``, ``coverage`` where the run is calibrated,
+        and ``unfinished`` where the training has not ended.
     """
     check_arguments(points, minutes)
     started = time.perf_counter()
@@ -79,7 +85,9 @@ def audit_run(
         )
 
     about = {**({"unfinished": unfinished} if unfinished else {}), "recipe": recipe.json_table()}
-    return _audited(own, data, compare, run.path / "violations", points, minutes, started, progress) | about
+    calibrated = partial(find_calibration, run, recipe)
+    folder = run.path / "violations"
+    return _audited(own, data, compare, folder, points, minutes, started, progress, calibrated) | about
 
 
 def audit_file(
@@ -114,12 +122,14 @@ def _audited(
     minutes: float,
     started: float,
     progress: Progress | None,
+    calibrated: Calibrated = lambda net: (None, []),
 ) -> dict[str, Any]:
     """Audit a net on the test points of data; ``compare`` says what is stored of it, given what is proved again."""
     net = own.frozen()
     net.bounds()
     bounds = prove_again(net, seconds=18 * minutes)
-    checks = compare(bounds)
+    coverage, checked = calibrated(net)
+    checks = [*compare(bounds), *checked]
     chosen = some_of(len(data.test), points or len(data.test))
     split, now = data.test[chosen], time.perf_counter()
     clock = Clock(now, max(60 * minutes - (now - started), 24 * minutes))
@@ -127,6 +137,10 @@ def _audited(
     windows = auditor.recheck()
     control = auditor.control()
     found = auditor.attack(folder, progress)
+    covered = None
+    if coverage is not None:
+        covered = attack_coverage(coverage, split, net.epsilon, folder, clock.end("coverage"))
+        found["coverage"] = covered
     result: dict[str, Any] = {
         "verdict": "",
         "data": data.name,
@@ -148,7 +162,8 @@ def _audited(
         **provenance(net.device),
     }
     result["verdict"], result["reasons"], result["notes"] = verdict(result)
-    for each in (*result["violations"], *result["windows"]["false"]):
+    lost = covered["violations"] if covered else []
+    for each in (*result["violations"], *result["windows"]["false"], *lost):
         each["point"] = int(chosen[each["point"]])
     result["seconds"] = round(time.perf_counter() - started, 3)
     return plain(result)  # type: ignore[no-any-return]
@@ -181,6 +196,8 @@ def verdict(result: dict[str, Any]) -> tuple[str, list[str], list[str]]:
     if windows["of_false"]:
         bad.append(f"{windows['of_false']:,} windows whose radius is more than what is proved of them again")
     bad += windows["wrong"]
+    lost, not_attacked = coverage_verdict(result.get("coverage"))
+    bad += lost
     notes = []
     if windows["smaller"]:
         notes.append(f"{windows['smaller']:,} windows could have a larger radius")
@@ -192,7 +209,7 @@ def verdict(result: dict[str, Any]) -> tuple[str, list[str], list[str]]:
         for line in bounds
         if line["verdict"] == "not covered"
     ]
-    open_ += windows["open"]
+    open_ += windows["open"] + not_attacked
     if not attack["points"]:
         open_.append("nothing is certified")
     if attack["answers"] < attack["of_answers"]:

@@ -37,7 +37,14 @@ EDGE = 0.9999  # of a certified radius: attacked there
 FAR = 100.0  # where a certificate says that no perturbation can break it
 NUMBERS_AT_ONCE = {"cpu": 2**16, "cuda": 2**22}  # of the points of windows that are attacked together
 EDGES = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0, math.inf)  # of the histogram: nearest violation / certified radius
-SHARES = {"windows": 0.25, "logits": 0.3, "control": 0.5, "attacks": 0.9, "accuracy": 1.0}  # ends of parts
+SHARES = {
+    "windows": 0.25,
+    "logits": 0.3,
+    "control": 0.5,
+    "attacks": 0.9,
+    "coverage": 0.95,
+    "accuracy": 1.0,
+}  # ends of parts
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ def show(result: dict[str, Any]) -> None:
     _show_attack(result)
     _show_control(result)
     _show_accuracy(result["accuracy"])
+    if "coverage" in result:
+        _show_coverage(result["coverage"])
     _show_verdict(result)
 
 
@@ -75,6 +77,21 @@ def _show_accuracy(accuracy: dict[str, Any]) -> None:
         f"({accuracy['attacked']:,} of {accuracy['of']:,} open points attacked); plain "
         f"{shown_rate(accuracy['clean'])}, top-1 {shown_rate(accuracy['top1'])}"
     )
+
+
+def _show_coverage(found: dict[str, Any]) -> None:
+    points = f"{found['points']:,} of {found['of']:,} points"
+    out.print(f"\nAttack on coverage, ε = {shown_epsilon(found['epsilon'])}: {points}", style="bold")
+    out.print(f"  {found['reached']:,} labels reach their threshold, {found['lost']:,} of them were lost within ε")
+    if found["fall"]:
+        out.print(
+            f"  scores fall by {found['fall']['median']:.2f} ε in the median, {found['fall']['largest']:.3f} ε at the "
+            "most; more than 1 would refute it"
+        )
+    lost = ", ".join(f"{row['broken']:,} for {row['factor']:g} ε" for row in found["control"])
+    out.print(f"  labels that sets made for less would lose, at some threshold: {lost}")
+    for each in found["violations"][:5]:
+        out.print(f"LOST: point {each['point']}, class {each['class']}, {each['file']}", style="red")
 
 
 def _rounded(rate: float, rounding: str) -> str:
