@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from safeset import Certificate, RelaxedTopK, SafesetClassifier, Standard, UnitsWarning
+from safeset import ArgumentError, Certificate, Coverage, RelaxedTopK, SafesetClassifier, Standard, UnitsWarning
 
 QUICK = {"epochs": 8, "batch": 16, "random_state": 0}
 
@@ -30,6 +30,11 @@ def fitted(iris):
 
 def test_scikit_learns_own_checks():
     check_estimator(SafesetClassifier(**QUICK), on_skip=None)
+
+
+@pytest.mark.slow
+def test_scikit_learns_own_checks_with_sets_that_cover():
+    check_estimator(SafesetClassifier(conformal_alpha=0.1, **QUICK), on_skip=None)
 
 
 @pytest.mark.slow
@@ -200,3 +205,60 @@ def test_it_shows_its_training_if_asked(iris, capsys):
     assert capsys.readouterr() == ("", "")
     SafesetClassifier(**QUICK, verbose=True).fit(*iris)
     assert "epoch 8/8" in capsys.readouterr().err
+
+
+# -- sets that cover --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def covering():
+    table, labels = load_wine(return_X_y=True)
+    model = SafesetClassifier(conformal_alpha=0.1, conformal_share=0.3, epsilon=0.05, epochs=20, random_state=0)
+    return model.fit(table, labels), table, labels
+
+
+def test_rows_are_held_out_and_nothing_knows_of_them(covering):
+    model, table, labels = covering
+    assert len(model.coverage_) == 53
+    used, held = model._draw(178, int(np.random.RandomState(0).randint(2**31 - 1)))
+    assert sorted([*used, *held]) == list(range(178))
+    assert len(held) == 53
+    assert len(set(np.bincount(labels[held]) / np.bincount(labels))) > 1, "stratified"
+    assert (model.ranges_[:, 1] == table[used].max(axis=0)).all()
+    assert (model.ranges_[:, 1] < table.max(axis=0)).any()
+    again = Coverage.calibrate(model.net_, model._scale(table[held]), torch.from_numpy(labels[held]), alpha=0.1)
+    assert torch.equal(again.thresholds, model.coverage_.thresholds)
+
+
+def test_predict_set_gives_the_sets_that_cover(covering):
+    model, table, _ = covering
+    best, sets = model.predict_set(table)
+    scaled = model._scale(table)
+    assert (best == model.predict(table)).all()
+    assert (sets == model.coverage_.sets(scaled, 0.05).numpy()).all()
+    assert (model.predict_set(table, eps=0.5)[1] == model.coverage_.sets(scaled, 0.5).numpy()).all()
+    assert (model.predict_set(table, alpha=0.02)[1] == model.coverage_.at(0.02).sets(scaled, 0.05).numpy()).all()
+    with pytest.raises(ArgumentError, match="certify"):
+        model.predict_set(table, prefer="largest")
+    assert isinstance(model.certify(table), Certificate)
+
+
+def test_a_pickle_of_a_calibrated_model_gives_the_same_sets(covering):
+    model, table, _ = covering
+    again = pickle.loads(pickle.dumps(model))
+    assert "_coverage" not in vars(again)
+    assert (again.predict_set(table, epsilon=0.2)[1] == model.predict_set(table, epsilon=0.2)[1]).all()
+    assert again.coverage_.covers == model.coverage_.covers
+
+
+def test_what_cannot_be_calibrated_is_refused(fitted, iris):
+    table, labels = iris
+    with pytest.raises(ArgumentError, match="fit with `conformal_alpha`"):
+        fitted.predict_set(table, alpha=0.1)
+    for wrong in ({"conformal_alpha": 1.5}, {"conformal_share": 0.0}, {"conformal_share": 0.999}):
+        with pytest.raises(ArgumentError, match=next(iter(wrong))):
+            SafesetClassifier(**{"conformal_alpha": 0.1, **wrong, **QUICK}).fit(table, labels)
+    model = SafesetClassifier(conformal_alpha=0.1, **QUICK).fit(table, labels)
+    model.set_params(conformal_alpha=None).fit(table, labels)
+    assert "calibration_" not in vars(model)
+    assert (model.predict_set(table)[1] == model.certify(table).whole.numpy()).all()

@@ -1,6 +1,7 @@
 """A scikit-learn classifier of tables whose answers are certified sets."""
 
 import math
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -12,10 +13,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from safeset.certificates.certificate import Certificate
-from safeset.data.dataset import Dataset, Split
-from safeset.errors import expected
+from safeset.coverage.coverage import Coverage
+from safeset.coverage.ranks import as_level
+from safeset.data.dataset import CALIBRATION_SEED, Dataset, Split
+from safeset.errors import UnitsWarning, expected
 from safeset.guarantees.guarantee import Guarantee
-from safeset.inputs import as_count
+from safeset.inputs import as_count, as_number, one_epsilon
 from safeset.models import mlp
 from safeset.recipes.defaults import TABLE_EPSILON
 from safeset.recipes.recipe import OWN_DATA, Recipe
@@ -44,7 +47,10 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch: points in a step; by default a tenth of them, between 8 and 256.
         learning_rate: of Adam, in the first half of the epochs; it falls to a hundredth in the second.
         method: ``"uniform"`` (the paper), ``"floating"`` or ``"joint"`` (the default).
-        random_state: decides the weights to start from and the order of the points.
+        conformal_alpha: for sets that hold the *true* class with probability ≥ 1 − α, also after a change within ε:
+            rows are then held out at random to calibrate with, and `predict_set` gives these sets (`Coverage`).
+        conformal_share: of the rows, to be held out for it.
+        random_state: decides the weights to start from, the order of the points, and which rows are held out.
         device: such as ``"cuda"``.
         verbose: whether to show how the training goes.
 
@@ -54,6 +60,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ranges_: (columns, 2) the least and the largest value of each in training.
         units_: what ``epsilon`` is measured in, in words.
         net_: the trained `CertifiedNet`, frozen, on scaled points.
+        calibration_: with ``conformal_alpha``: the calibration as plain values; ``coverage_`` is the `Coverage` itself.
 
     >>> from sklearn.datasets import load_iris
     >>> x, y = load_iris(return_X_y=True)
@@ -73,6 +80,8 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch: int | None = None,
         learning_rate: float = 0.01,
         method: str | None = None,
+        conformal_alpha: float | None = None,
+        conformal_share: float = 0.2,
         random_state: Any = None,
         device: str = "cpu",
         verbose: bool = False,
@@ -84,17 +93,25 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.batch = batch
         self.learning_rate = learning_rate
         self.method = method
+        self.conformal_alpha = conformal_alpha
+        self.conformal_share = conformal_share
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803  (scikit-learn's name)
-        """Train on rows (n, columns) of numbers and their labels (n,)."""
+        """Train on rows (n, columns) of numbers and their labels (n,).
+
+        With ``conformal_alpha`` some rows are held out: neither weights nor the ranges of the columns know of them.
+        """
         table, labels = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(labels)
         self.classes_, places = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise expected("labels of at least two classes", f"one class, {str(self.classes_[0])!r}")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        whole, used, held = table, *self._draw(len(table), seed)
+        table = table[used]
         low, high = table.min(axis=0), table.max(axis=0)
         with np.errstate(over="ignore"):
             measurable = np.isfinite(high - low).all()
@@ -102,14 +119,21 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise expected("columns that can be scaled to [0, 1]", "one whose range is too large for a number")
         self.ranges_ = np.stack([low, high], axis=1)
         self.units_ = f"columns scaled to [0, 1] by the ranges of {len(table):,} training rows"
-        split = Split(self._scale(table).float(), torch.from_numpy(places))
+        split = Split(self._scale(table).float(), torch.from_numpy(places[used]))
         data = Dataset("table", split, split, tuple(map(str, self.classes_)), self.units_)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = nn.Sequential(*mlp(*self.hidden)(data.input_shape, data.classes))
         net = train(self._recipe(len(table), seed), network=network, data=data, device=self.device, watch=self._watch())
         self.net_ = net.frozen()
+        for name in ("calibration_", "_coverage"):
+            self.__dict__.pop(name, None)
+        if self.conformal_alpha is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnitsWarning)  # an outlier among these rows is no mistake
+                points, known = self._scale(whole[held]), torch.from_numpy(places[held])
+                self._coverage = Coverage.calibrate(self.net_, points, known, alpha=self.conformal_alpha)
+            self.calibration_ = self._coverage.to_record()
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -133,15 +157,28 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon: float | None = None,
         eps: float | None = None,
         prefer: str = "smallest",
+        alpha: float | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The best classes as labels (n,), and the certified sets, (n, classes) booleans: all False where rejected.
+        """The best classes as labels (n,), and sets, (n, classes) booleans.
+
+        Without ``conformal_alpha`` these are the certified sets, all False where rejected: no change within ε gets
+        another answer. With it they cover: with probability ≥ 1 − α, on average over calibration sets, they hold the
+        true class of rows that are drawn like those of the fit, also after any change within ε.
 
         Args:
             X: rows of numbers.
             epsilon: radius of the ball in scaled units, if not the estimator's own.
             eps: the same as ``epsilon``.
             prefer: which certified answer, ``"smallest"`` or ``"largest"``.
+            alpha: how often the true class may be missing, if not ``conformal_alpha``.
         """
+        level = self.conformal_alpha if alpha is None else alpha
+        if level is not None:
+            if prefer != "smallest":
+                raise expected("`prefer` for certified sets alone", "sets that cover", "Take certify(X, prefer=…).")
+            measured = self.coverage_.net.measure(self._points(X))
+            sets = self.coverage_.at(level).sets(measured, one_epsilon(epsilon, eps, self.epsilon))
+            return self._labels(measured.logits.argmax(dim=1)), sets.cpu().numpy()
         found = self.certify(X, epsilon=epsilon, eps=eps, prefer=prefer)
         return self._labels(found.ranking[:, 0]), found.whole.cpu().numpy()
 
@@ -166,6 +203,33 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             epsilon = self.epsilon
         guarantee = self.guarantee if guarantee is None else guarantee  # None is what was fitted
         return self.net_.certify(points, epsilon=epsilon, eps=eps, guarantee=guarantee, method=method, prefer=prefer)
+
+    @property
+    def coverage_(self) -> Coverage:
+        """The `Coverage` of the fit, of scaled rows; what it promises is in its ``covers``."""
+        check_is_fitted(self)
+        if "calibration_" not in vars(self):
+            raise expected("a fit with `conformal_alpha`", "one without", "Set it, such as 0.1, and fit again.")
+        if "_coverage" not in vars(self):
+            self._coverage = Coverage.from_record(self.calibration_, self.net_)
+        return self._coverage
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what holds proofs: those are trusted only in the process that made them."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_coverage"}
+
+    def _draw(self, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """The places of rows to train on, and of those that are held out at random, not by class."""
+        every = np.arange(rows)
+        if self.conformal_alpha is None:
+            return every, every[:0]
+        as_level(self.conformal_alpha, "`conformal_alpha`")  # a mistake in it is reported before the training
+        share = as_number(self.conformal_share)
+        count = round(share * rows) if share is not None and 0 < share < 1 else 0
+        if not 0 < count < rows:
+            raise expected(f"`conformal_share` to be a share of {rows} rows, some and not all", self.conformal_share)
+        order = np.random.default_rng([seed, CALIBRATION_SEED]).permutation(rows)
+        return np.sort(order[count:]), np.sort(order[:count])
 
     def _logits(self, X: Any) -> Tensor:  # noqa: N803
         points = self._points(X)

@@ -1,4 +1,4 @@
-"""Attacks on coverage: a sound calibration keeps every label, a false one is found out, and what is stored is redone."""
+"""Attacks on coverage: a sound calibration keeps every label, a false one is found out."""
 
 import json
 import math
