@@ -44,6 +44,10 @@ DOCUMENTED = {
     "train --data photos/ --guarantee rt3 --epsilon 0.25 --validation --out runs/photos": Typed(
         QUICK, new="runs/photos"
     ),
+    "train --data photos/ --guarantee rt3 --epsilon 0.25 --calibrate 0.2 --out runs/photos": Typed(
+        QUICK, new="runs/photos"
+    ),
+    "calibrate runs/photos --alpha 0.1": PLAIN,
     "suggest runs/photos": PLAIN,
     "suggest-affinity runs/photos --out sets.toml": Typed(("--overwrite",)),
     "train --data photos/ --guarantee affinity:sets.toml --epsilon 0.25 --out runs/sets": Typed(QUICK),
@@ -84,10 +88,15 @@ DOCUMENTED = {
     "version": PLAIN,
 }
 # Commands that only messages name.
-SUGGESTED = {"train --data bytes.npz --units raw": Typed((*QUICK, "--epsilon", "1"))}
+SUGGESTED = {
+    "train --data bytes.npz --units raw": Typed((*QUICK, "--epsilon", "1")),
+    "calibrate runs/calibrated --overwrite": PLAIN,
+}
 STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"}  # in pages
 # Commands in the strings of the sources, each up to what ends it, and what somebody would then type.
 PRINTED = {
+    "calibrate {path}": ["calibrate runs/photos --alpha 0.1"],
+    "calibrate {run.path} --overwrite": ["calibrate runs/calibrated --overwrite"],
     "certify {one} FILE…{again}, safeset evaluate {one} --per-class{again}": [
         "certify runs/photos a.jpg b.png",
         "evaluate runs/photos --epsilon 0.05,0.25 --per-class",

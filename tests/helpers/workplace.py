@@ -18,7 +18,8 @@ from safeset.data.sources import ARCHIVES
 
 RESULTS = Path(__file__).parents[2] / "results"
 CLASSES = ("dusk", "forest", "harbour", "meadow")
-RUNS = ("runs/photos", "runs/rt5", "runs/demo/rt3")
+CALIBRATED = "runs/calibrated"
+RUNS = ("runs/photos", "runs/rt5", "runs/demo/rt3", CALIBRATED)
 QUICK = ("--model", "mlp-2x32", "--epochs", "1")
 FIGURES = (  # Python that makes `safeset figures` quick: an epoch of each network shows what a hundred do
     "import safeset.paper.figures as figures\nwhole = figures.recipe_of\n"
@@ -67,10 +68,12 @@ def furnish(path):
     save(photo_network(len(CLASSES)), path)
     photos(path / "data" / "EuroSAT_RGB", ("Highway", "River", "Forest", "SeaLake"), picture)
     small_cifar(path / "data" / "cifar-100-binary", random)
-    safeset("train", "--data", "photos/", "--guarantee", "rt3", "--epsilon", "0.25", *QUICK, "--out", RUNS[0], cwd=path)
+    given = ("--data", "photos/", "--guarantee", "rt3", "--epsilon", "0.25", "--calibrate", "0.2")
+    safeset("train", *given, *QUICK, "--out", RUNS[0], cwd=path)
     safeset("certify", RUNS[0], "b.png", "--proof", "proof.json", cwd=path)
     for name in RUNS[1:]:
         shutil.copytree(path / RUNS[0], path / name)
+    safeset("calibrate", CALIBRATED, "--alpha", "0.4", cwd=path)
     return path
 
 

@@ -47,6 +47,7 @@ CASES = {
         (["evaluate", "runs/photos", "--per-class", "--epsilon", "0.1,0.25"], "━", "harbour", "meadow"),
         (["evaluate", "runs/photos", "--guarantee", "standard"], "━", "--out FILE"),
         (["evaluate", "runs/photos", "--json"], "━", '"rejection_rate"'),
+        (["evaluate", "runs/calibrated"], "━", "Sets that cover ≥ 60 %", "guaranteed", "under attack", "one class"),
         (["evaluate", "runs/photos", "--csv"], "━", "method,epsilon,vra"),
         (["evaluate", "model.onnx", "--data", "photos/", "--epsilon", "0.1"], "━", "standard", "--out FILE"),
     ],
@@ -54,8 +55,17 @@ CASES = {
         (["certify", "runs/photos", "a.jpg", "b.png", "more/"], "━", "proving", "a.jpg", "b.png", "more/c.png"),
         (["certify", "runs/photos", "photos/dusk", "--epsilon", "0.0001"], "━", "{", "}", "photos/dusk/07.png"),
         (["certify", "runs/photos", "a.jpg", "--json"], "━", '"certified"'),
+        (
+            ["certify", "runs/calibrated", "a.jpg", "b.png"],
+            *("━", "covers", "Certified: no perturbation of L2 norm", "Covers: with probability ≥ 60 %", "0.25"),
+        ),
         (["certify", "runs/photos", "a.jpg", "--csv"], "━", "name,certified,core"),
         (["certify", "model.onnx", "a.jpg", "--epsilon", "0.001"], "━", "proving", "a.jpg", "stays the best class"),
+    ],
+    "calibrate": [
+        (["calibrate", "runs/photos", "--alpha", "0.4"], "━", "5 points", "at random", "Covers: with probability ≥ 60 %"),
+        (["calibrate", "runs/calibrated", "--by-class", "--overwrite"], "━", "Every class is in every set", "Written to"),
+        (["calibrate", "runs/calibrated", "--overwrite", "--json"], "━", '"drawn"'),
     ],
     "suggest": [
         (["suggest", "runs/photos"], "━", "standard", "rt3", "To start from", "Drawn: runs/photos/suggest.png"),
@@ -67,6 +77,10 @@ CASES = {
     ],
     "audit": [
         (["audit", "runs/photos", "--points", "2", "--budget", "0.05"], "━", "class names", "same", "Written"),
+        (
+            ["audit", "runs/calibrated", "--points", "2", "--budget", "0.05"],
+            *("━", "calibration", "Attack on coverage", "labels reach their threshold", "Written"),
+        ),
         (
             ["audit", "model.onnx", "--data", "photos/", "--epsilon", "0.001", "--points", "2", "--budget", "0.05"],
             *("━", "Bounds, proved again", "conv", "Not written"),
