@@ -63,7 +63,12 @@ def own_methods(points: Points) -> dict[str, list[Method]]:
 
     def method(name: str, **settings: Any) -> Method:
         coverage = Coverage.calibrate(points.net, points.measured, points.y, **settings)
-        return Method(name, _plain(coverage), {key: settings[key] for key in ("k", "tau") if key in settings}, coverage)
+        return Method(
+            name,
+            lambda logits, _: coverage.plain_scores(logits),
+            {key: settings[key] for key in ("k", "tau") if key in settings},
+            coverage,
+        )
 
     most = min(LARGEST_K, points.net.classes - 1)
     return {
@@ -73,27 +78,10 @@ def own_methods(points: Points) -> dict[str, list[Method]]:
     }
 
 
-def _plain(coverage: Coverage) -> Any:
-    """The score alone, with gradient, for attacks."""
-    head = head_of(coverage.net, coverage.scale)
-    pairs = head.pairs
-
-    def score(logits: Tensor, epsilon: float) -> Tensor:
-        radii = (logits[:, :, None] - logits[:, None, :]) / pairs
-        radii = radii.masked_fill(torch.eye(len(pairs), dtype=torch.bool, device=radii.device), torch.inf)
-        if coverage.score.k is not None:
-            return radii.kthvalue(coverage.score.k, dim=2).values + epsilon
-        tau = coverage.score.tau
-        assert tau is not None
-        return -tau * torch.logsumexp(-radii / tau, dim=2) + epsilon
-
-    return score
-
-
-def head_of(net: FrozenNet, scale: float | None = None) -> Head:
+def head_of(net: FrozenNet) -> Head:
     """Rows and proved scale."""
     head = net.bounds().head
-    return Head(head.rows, float(head.scale) if scale is None else scale)
+    return Head(head.rows, float(head.scale))
 
 
 def choose(points: Points, methods: list[Method]) -> Method:
