@@ -351,7 +351,7 @@ def draw(name: str) -> None:
     kinds = {
         "soft-min": ("safeset, soft-min", "#1d4ed8", "o"),
         "r_1": ("safeset, signed radius", "#0d9488", "s"),
-        "centred": ("one logit, centred (strongest)", "#b45309", "^"),
+        "centred": ("one logit each, centred", "#b45309", "^"),
         "lip-rcp, one constant": ("lip-rcp", "#d97706", "v"),
         "unprotected (LAC)": ("unprotected", "#991b1b", "x"),
     }
