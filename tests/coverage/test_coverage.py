@@ -342,6 +342,17 @@ def test_the_curve_is_that_of_the_definition():
     assert float(covered.double().mean()) >= found.shares[-1]
 
 
+@pytest.mark.parametrize("settings", SCORES)
+def test_plain_scores_are_the_scores_to_rounding(settings):
+    net = linear_net()
+    x, y = drawn(40)
+    coverage = Coverage.calibrate(net, x, y, **settings)
+    plain = coverage.plain_scores(coverage.net(x.requires_grad_()))
+    plain.sum().backward()
+    assert bool(x.grad.isfinite().all())
+    assert torch.allclose(plain.detach(), coverage.scores(x), rtol=1e-9, atol=1e-12)
+
+
 # -- the theorem ------------------------------------------------------------------------------------------------------
 
 
@@ -383,17 +394,10 @@ def test_the_theorem_under_the_exact_worst_case(settings, alpha):
 
 def descend(coverage, x, y, epsilon, steps=12):
     """Projected gradient on the true class's own score, computed plainly, within ε of x."""
-    weight = coverage.net.network[-1].weight.detach()
-    distances = torch.cdist(weight, weight, compute_mode="donot_use_mm_for_euclid_dist") * coverage.scale
-    distances.fill_diagonal_(1.0)
-    rank_, tau = coverage.score.k, coverage.score.tau
     z = torch.zeros_like(x)
     for step in range(steps):
         z.requires_grad_()
-        logits = coverage.net(x + z)
-        radii = (logits.gather(1, y[:, None]) - logits) / distances[y]
-        radii = radii.masked_fill(nn.functional.one_hot(y, logits.shape[1]).bool(), math.inf)
-        own = radii.kthvalue(rank_, dim=1).values if rank_ else -tau * torch.logsumexp(-radii / tau, dim=1)
+        own = coverage.plain_scores(coverage.net(x + z)).gather(1, y[:, None])[:, 0]
         (slope,) = torch.autograd.grad(own.sum(), z)
         flat = slope.flatten(1)
         with torch.no_grad():

@@ -72,7 +72,7 @@ class Directions(NamedTuple):
 def tangent(radii: Tensor, tau: float, directions: Directions, epsilon: float) -> Tensor:
     """An upper bound of the score of each class everywhere within ε: (points, classes, classes) → (points, classes).
 
-    The least of several tangents, at x' and at places up to 10τ away, where the score rises: which they are does not
+    The least of several tangents, at x' and at places up to 8τ away, where the score rises: which they are does not
     depend on ε, so that the bound rises with ε.
 
     Args:

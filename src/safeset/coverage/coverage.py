@@ -152,6 +152,17 @@ class Coverage:
             found = self.score.below(Points(*enclosed[:3]), self._geometry)
             return -up(-(found - radius)) if radius else found
 
+    def plain_scores(self, logits: Tensor) -> Tensor:
+        """Scores from logits of ``coverage.net``, with gradient, for attacks: rounded anyhow, they prove nothing.
+
+        Args:
+            logits: (batch, classes), as ``coverage.net(x)`` gives them.
+
+        Returns:
+            (batch, classes).
+        """
+        return self.score.plain(logits, self._geometry)
+
     def curve(
         self,
         x: Numbers | Measured,

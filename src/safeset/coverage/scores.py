@@ -99,6 +99,15 @@ class Score:
         """Upper bounds of the score anywhere within ε, (batch, classes); +∞ where nothing is known."""
         return torch.where(points.is_known[:, None], self._rounded(points, geometry, "up", epsilon), math.inf)
 
+    def plain(self, logits: Tensor, geometry: Geometry) -> Tensor:
+        """The score of every class with gradient, (batch, classes): for attacks. Rounded anyhow, it proves nothing."""
+        constants = geometry.constants.high.clamp(min=torch.finfo(torch.float64).tiny)
+        own = torch.eye(constants.shape[0], dtype=torch.bool, device=logits.device)
+        radii = ((logits[:, :, None] - logits[:, None, :]) / constants).masked_fill(own, math.inf)
+        if self.tau is None:
+            return radii.kthvalue(self.k or 1, dim=2).values
+        return -self.tau * torch.logsumexp(-radii / self.tau, dim=2)
+
     def _rounded(self, points: Points, geometry: Geometry, rounded: str, epsilon: float) -> Tensor:
         constants, logits = geometry.constants, points.logits
         if self.kind == "membership":
