@@ -13,13 +13,17 @@ from helpers.calibrated import trained_run
 from safeset import load
 from safeset.audit import audit, coverage_attack
 from safeset.audit.audit import audit_run
-from safeset.audit.coverage_attack import attack_coverage, coverage_verdict, find_calibration
+from safeset.audit.coverage_attack import attack_coverage, coverage_verdict
+from safeset.audit.coverage_records import compare_coverage, find_calibration
 from safeset.coverage import coverage as coverages
 from safeset.coverage.checks import geometry_of
 from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.numerics.integers import NEVER, Deadline
 from safeset.runs.calibrate import calibrate_run, read_coverage
+from safeset.runs.data import load_run_data
+from safeset.runs.evaluate import evaluate_run
+from safeset.system.files import write_json
 
 SETTINGS = [{"alpha": 0.1}, {"alpha": 0.1, "score": "soft-min"}]
 EPSILON = 0.3
@@ -127,6 +131,32 @@ def test_the_calibration_is_made_again(tmp_path):
     fewer = {**inner, "scores": inner["scores"][:50], "labels": inner["labels"][:50]}
     run.calibration.write_text(json.dumps({**record, "coverage": fewer}))
     assert verdicts(run) == (True, ["other data"])
+
+
+def test_the_coverage_of_a_stored_evaluation_is_computed_again(tmp_path):
+    run = trained_run(tmp_path, alpha=0.1)
+    net, data = load(run.path).frozen(), load_run_data(run.read_recipe())
+    coverage = read_coverage(run, net)
+
+    def verdict(**changes):
+        write_json(run.evaluation, {**stored, **changes})
+        return [check["verdict"] for check in compare_coverage(run, coverage, data)]
+
+    stored = json.loads(run.evaluation.read_text())
+    assert verdict() == []
+    stored, _ = evaluate_run(run, per_class=True, device="cpu")
+    assert verdict() == ["same"]
+    assert verdict(test="0" * 64) == []
+    found = stored["coverage"]
+    assert verdict(coverage={**found, "alpha": 0.2}) == ["not stored"]
+    for row, name, value in ((1, "clean", 0.5), (1, "guaranteed", 0.99), (0, "size", 1.01), (1, "under_attack", 0.1)):
+        rows = [{**one, name: value} if place == row else one for place, one in enumerate(found["rows"])]
+        assert verdict(coverage={**found, "rows": rows}) == ["different"], name
+    part = {**found["rows"][1]["classes"]["3"], "singletons": 1.0}
+    rows = [found["rows"][0], {**found["rows"][1], "classes": {**found["rows"][1]["classes"], "3": part}}]
+    assert verdict(coverage={**found, "rows": rows}) == ["different"]
+    assert verdict(coverage={**found, "rows": rows}, device="cuda (H200)") == ["made elsewhere"]
+    assert verdict(coverage=[]) == verdict(coverage={**found, "curve": {}}) == ["different"]
 
 
 def test_an_audit_tells(tmp_path, monkeypatch):

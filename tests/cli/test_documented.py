@@ -110,6 +110,7 @@ PRINTED = {
     "evaluate {out / 'rt3'} --epsilon 0.2,0.5,0.8 --per-class": [
         "evaluate runs/demo/rt3 --epsilon 0.2,0.5,0.8 --per-class"
     ],
+    "evaluate {run.path} writes it again": ["evaluate runs/photos"],
     "evaluate {run.path} writes one": ["evaluate runs/photos"],
     "reproduce {' '.join(rows)} {flags(changes)}": ["reproduce eurosat"],
     "reproduce {' '.join(rows)} --seeds {seed + 1} --out {runs / 'results'}{where}": [

@@ -54,20 +54,35 @@ def test_a_record_comes_back(changes):
         assert again.to_record() == coverage.to_record()
 
 
-def test_a_record_is_read_in_another_process(tmp_path):
-    coverage, _, _ = calibrated()
+NETWORK = """
+import torch
+from torch import nn
+from safeset import CertifiedNet
+torch.manual_seed(0)
+layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 16), nn.ReLU()]
+network = nn.Sequential(*layers, nn.Linear(16, 3)).eval()
+net = CertifiedNet(network, input_shape=(1, 8, 8), guarantee="standard", epsilon=0.1)
+x = torch.rand(40, 1, 8, 8)
+"""
+READ = """
+import json, sys
+from safeset import Coverage
+print(Coverage.from_record(json.load(open(sys.argv[1])), net).sets(x, 0.1).long().sum(dim=1).tolist())
+"""
+
+
+def test_a_record_is_read_in_another_process_with_other_threads(tmp_path):
+    """Batch norm is folded and channels are rebalanced there again: with the same numbers."""
+    made = {}
+    with torch.random.fork_rng():
+        exec(NETWORK, made)
+    net, x = made["net"], made["x"]
+    coverage = Coverage.calibrate(net, x, net(x).argmax(dim=1))
     (tmp_path / "record.json").write_text(json.dumps(coverage.to_record()))
-    code = (
-        "import json, torch\nfrom torch import nn\nfrom safeset import CertifiedNet, Coverage\n"
-        "layer = nn.Linear(2, 3, dtype=torch.float64)\n"
-        "layer.weight.data.copy_(torch.tensor([[1.0, 0.3], [0.1, -1.0], [-0.7, 0.2]])); layer.bias.data.zero_()\n"
-        "net = CertifiedNet(nn.Sequential(layer), input_shape=(2,), guarantee='standard', epsilon=0.1)\n"
-        "torch.set_num_threads(1)\n"
-        f"coverage = Coverage.from_record(json.load(open({str(tmp_path / 'record.json')!r})), net)\n"
-        "print(coverage.sets(torch.zeros(1, 2), 0.1).tolist())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(coverage.sets(torch.zeros(1, 2), 0.1).tolist())
+    code = f"import torch\ntorch.set_num_threads({torch.get_num_threads() + 1})\n{NETWORK}{READ}"
+    command = [sys.executable, "-c", code, str(tmp_path / "record.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(coverage.sets(x, 0.1).long().sum(dim=1).tolist())
 
 
 DAMAGE = {

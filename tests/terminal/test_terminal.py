@@ -63,8 +63,8 @@ CASES = {
         (["certify", "model.onnx", "a.jpg", "--epsilon", "0.001"], "━", "proving", "a.jpg", "stays the best class"),
     ],
     "calibrate": [
-        (["calibrate", "runs/photos", "--alpha", "0.4"], "━", "5 points", "at random", "Covers: with probability"),
-        (["calibrate", "runs/calibrated", "--by-class", "--overwrite"], "━", "Every class is in every", "Written to"),
+        (["calibrate", "runs/photos", "--alpha", "0.4"], "━", "5 points", "at random", "probability ≥ 60 %"),
+        (["calibrate", "runs/calibrated", "--by-class", "--overwrite"], "━", "Every class is in every set", "Written"),
         (["calibrate", "runs/calibrated", "--overwrite", "--json"], "━", '"drawn"'),
     ],
     "suggest": [

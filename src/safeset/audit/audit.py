@@ -4,7 +4,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import torch
 from torch import nn
 
 from safeset.audit.certificate_attack import Auditor, Clock, some_of
-from safeset.audit.coverage_attack import attack_coverage, coverage_verdict, find_calibration
+from safeset.audit.coverage_attack import attack_coverage, coverage_verdict
+from safeset.audit.coverage_records import compare_coverage, find_calibration
 from safeset.audit.recheck import SHOWN
 from safeset.audit.records import DIFFERENT, OPEN, stored_checks
 from safeset.audit.second_proof import Reproof, prove_again
@@ -86,7 +86,13 @@ def audit_run(
         )
 
     about = {**({"unfinished": unfinished} if unfinished else {}), "recipe": recipe.json_table()}
-    calibrated = partial(find_calibration, run, recipe)
+
+    def calibrated(net: FrozenNet) -> tuple[Coverage | None, list[dict[str, str]]]:
+        coverage, checks = find_calibration(run, recipe, net)
+        if coverage is not None:
+            checks += compare_coverage(run, coverage, data, seconds=6 * minutes, progress=progress)
+        return coverage, checks
+
     folder = _elsewhere() if is_shipped(run.path) else run.path / "violations"
     return _audited(own, data, compare, folder, points, minutes, started, progress, calibrated) | about
 

@@ -1,4 +1,4 @@
-"""Attacks on coverage, and its calibration found again.
+"""Attacks on coverage.
 
 A score may fall by no more than ε within ε: then a set that is made for ε keeps every class whose score reached the
 threshold, whatever the threshold is. That is attacked here, at the labels of test points.
@@ -16,70 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.audit.records import DIFFERENT, ELSEWHERE, OTHER, SAME, Check
 from safeset.coverage.attack import Attack
 from safeset.coverage.coverage import Coverage
 from safeset.data.dataset import Split
-from safeset.errors import ArgumentError
-from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import Deadline
 from safeset.numerics.multiples import rational, squared_norm
-from safeset.recipes.recipe import FittedRecipe
-from safeset.runs.calibrate import draw_points, read_coverage
-from safeset.runs.run import Run
-from safeset.system.files import read_tensors, write_whole
-from safeset.system.provenance import weights_digest
-from safeset.system.untrusted import read_json_table
+from safeset.system.files import write_whole
 
 FACTORS = (0.5, 0.25, 0.1)  # of ε: sets that are made for less must lose classes, in the positive control
 STEPS = 30
 ROWS_AT_ONCE = {"cpu": 64, "cuda": 1024}
 MOST_SAVED = 20
-CLOSE = 1e-9  # stored scores and those found again: another processor may round differently
-
-
-def find_calibration(run: Run, recipe: FittedRecipe, net: FrozenNet) -> tuple[Coverage | None, list[Check]]:
-    """The calibration of a run, if it has one that fits, and whether its points give the same scores again."""
-    try:
-        coverage = read_coverage(run, net)
-    except ArgumentError as error:
-        elsewhere = _is_elsewhere(run, net)
-        return None, [{"what": "calibration", "verdict": ELSEWHERE if elsewhere else DIFFERENT, "said": str(error)}]
-    if coverage is None:
-        return None, []
-    stored = coverage.to_record()
-    try:
-        points = draw_points(run, recipe, None).points
-    except ArgumentError:  # the run kept none, or they cannot be found again
-        points = None
-    if points is None or len(points) != len(coverage):
-        said = "made with other points than the run has kept"
-        return coverage, [{"what": "calibration", "verdict": OTHER, "said": said}]
-    score = coverage.score
-    again = Coverage.calibrate(net, points.exact, points.y, score=score.kind, k=score.k, tau=score.tau).to_record()
-    same = sorted(zip(stored["labels"], _numbers(stored), strict=True))
-    found = sorted(zip(again["labels"], _numbers(again), strict=True))
-    holds = stored["scale"] == again["scale"] and all(
-        one == other and math.isclose(was, now, rel_tol=CLOSE, abs_tol=CLOSE)
-        for (one, was), (other, now) in zip(same, found, strict=True)
-    )
-    said = "" if holds else "the points that the run has kept have other scores"
-    return coverage, [{"what": "calibration", "verdict": SAME if holds else DIFFERENT, "said": said}]
-
-
-def _is_elsewhere(run: Run, net: FrozenNet) -> bool:
-    """Whether a calibration that does not fit was made with the same weights on another kind of device."""
-    found = read_json_table(run.calibration)
-    inner = found.get("coverage")
-    made = str(found.get("device")).partition(" ")[0]
-    own = weights_digest(read_tensors(run.model)[0])
-    return (
-        isinstance(inner, dict) and inner.get("weights") == own and made in ("cpu", "cuda") and made != net.device.type
-    )
-
-
-def _numbers(record: dict[str, Any]) -> list[float]:
-    return [float(one) for one in record["scores"]]
 
 
 def attack_coverage(coverage: Coverage, split: Split, epsilon: float, folder: Path, end: Deadline) -> dict[str, Any]:

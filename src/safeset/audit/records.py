@@ -85,7 +85,7 @@ def stored_checks(
         *_settings(evaluation, recipe, net, data, unfinished),
     ]
     try:
-        return [*checks, _numbers(evaluation, checks, recipe, net, data, _within(seconds, progress))]
+        return [*checks, _numbers(evaluation, checks, recipe, net, data, within(seconds, progress))]
     except OutOfTimeError:
         said = f"{len(data.test):,} points need longer than {seconds:.0f} s"
         return [*checks, {"what": "numbers", "verdict": NO_TIME, "said": said}]
@@ -112,7 +112,7 @@ def _settings(
     return [check for check in checks if check["verdict"] != SAME] or [_check("settings", found, found)]
 
 
-def _within(seconds: float, progress: Progress | None) -> Progress:
+def within(seconds: float, progress: Progress | None) -> Progress:
     """Lets batches go by while all of them promise to fit into a time, judged by those that have gone by."""
 
     def batches(items: Iterable[Any], count: int) -> Iterator[Any]:

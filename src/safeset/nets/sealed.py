@@ -16,6 +16,7 @@ from safeset.errors import UnsupportedLayerError
 from safeset.lipschitz.witness import Witness
 from safeset.nets.estimate import Part, parts_of
 from safeset.numerics.strict import strict_arithmetic
+from safeset.numerics.threads import FEW_PRODUCTS, one_thread
 from safeset.program.content import Content
 from safeset.program.from_modules import is_plain
 from safeset.program.operation import Shape
@@ -65,10 +66,11 @@ class Sealed:
             layers, program, exported = found
             plain = is_plain(copied)
             wanted = tighten if tighten is not None else not plain or has_batch_norm(program)
-            if wanted and plain:
-                layers, program = tighten_layers(layers, program)
-            elif wanted:
-                program = tightened(program)
+            with one_thread(program.products <= FEW_PRODUCTS):  # the same numbers, however many threads there are
+                if wanted and plain:
+                    layers, program = tighten_layers(layers, program)
+                elif wanted:
+                    program = tightened(program)
             return cls(Content.of(copied), layers, program, parts_of(copied, found.program), exported, tighten)
 
     def after(self, before: "Sealed | None") -> "Sealed":

@@ -25,6 +25,7 @@ def evaluate_coverage(
     epsilons: Sequence[float],
     *,
     per_class: bool = False,
+    attack: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Coverage and sizes of sets on labelled points, as plain values; a row for ε = 0 and for each other ε.
@@ -36,6 +37,7 @@ def evaluate_coverage(
         split: points and labels.
         epsilons: radii.
         per_class: also by class.
+        attack: whether to attack at all; without it ``under_attack`` is that of unchanged points.
         progress: wraps the batches.
 
     Returns:
@@ -47,7 +49,7 @@ def evaluate_coverage(
     if not len(split):
         raise expected("at least one point", "none")
     radii = [0.0, *(epsilon for epsilon in dict.fromkeys(epsilons) if epsilon > 0)]
-    reached, counts = _looked_at(coverage, split, radii, progress)
+    reached, counts = _looked_at(coverage, split, radii, Attack(coverage) if attack else None, progress)
     needed = coverage.thresholds[split.y.cpu()]
     is_concave = coverage.score.kind == "soft-min"
     fixed = curve(reached, needed, radii, rule=0.0, delta=DELTA, is_concave=is_concave)
@@ -65,6 +67,7 @@ def evaluate_coverage(
         "by_class": coverage.by_class,
         "score": str(coverage.score),
         "calibration_points": len(coverage),
+        "thresholds": coverage.thresholds.tolist() if coverage.by_class else float(coverage.thresholds[0]),
         "words": coverage.covers,
         "rows": rows,
         "curve": fixed._asdict(),
@@ -72,11 +75,11 @@ def evaluate_coverage(
 
 
 def _looked_at(
-    coverage: Coverage, split: Split, radii: Sequence[float], progress: Progress | None
+    coverage: Coverage, split: Split, radii: Sequence[float], attack: Attack | None, progress: Progress | None
 ) -> tuple[Tensor, list[Tensor]]:
     """Lower bounds of the labels' scores, (n,), and for each ε (n, 4): size, clean, guaranteed, under attack."""
     workers, device = Workers.here(), coverage.net.device
-    attack, thresholds = Attack(coverage), coverage.thresholds
+    thresholds = coverage.thresholds
     scores, tables = [torch.zeros(0, dtype=torch.float64)], [[torch.zeros(0, 4, dtype=torch.long)] for _ in radii]
     batches = torch.split(torch.arange(len(split))[workers.share(len(split))], POINTS_AT_ONCE)
     for places in progress(batches, len(batches)) if progress else batches:
@@ -93,7 +96,7 @@ def _looked_at(
             clean = sets.gather(1, y[:, None])[:, 0].cpu()
             kept = clean.clone()
             tried = (clean & ~guaranteed).nonzero()[:, 0]  # the others are decided
-            if len(tried) and epsilon > 0:
+            if attack is not None and len(tried) and epsilon > 0:
                 some = tried.to(device)
                 moved = attack.lowered(x[some], y[some], epsilon)
                 kept[tried] = coverage.sets(moved, epsilon).gather(1, y[some][:, None])[:, 0].cpu()
