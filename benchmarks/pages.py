@@ -359,7 +359,6 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/other-libraries.md", "other-libraries", "benchmarks/other-libraries.json", other_libraries),
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
     ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
-    ("docs/models.md", "trained", "../models/*/*/[ae][uv]*.json", trained),
     *paper.TABLES,
 ]
 
