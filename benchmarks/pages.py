@@ -380,7 +380,6 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
     ("docs/coverage.md", "coverage", "coverage/digits-rt3.json", coverage),
     ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
-    ("docs/models.md", "trained", "../models/*/*/[ae][uv]*.json", trained),
     *paper.TABLES,
 ]
 

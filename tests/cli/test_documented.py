@@ -66,7 +66,6 @@ DOCUMENTED = {
     "certify runs/photos b.png --proof proof.json": PLAIN,
     "check proof.json runs/photos/model.safetensors b.png": PLAIN,
     "certify model.onnx b.png --epsilon 0.1": PLAIN,
-    "certify acasxu/targeted encounters.npz": PLAIN,
     "evaluate model.onnx --data photos/ --epsilon 0.05,0.1": PLAIN,
     "audit model.onnx --data photos/ --epsilon 0.1 --out audit.json": Typed(("--points", "2", "--budget", "0.05")),
     "verify net.nnet property.vnnlib": PLAIN,
