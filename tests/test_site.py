@@ -51,7 +51,8 @@ def test_every_public_name_is_in_the_reference(site):
 
 def test_every_command_is_in_the_reference(site):
     commands = site["reference/commands.html"]
-    for name in ("train", "evaluate", "certify", "suggest", "audit", "check", "reproduce", "figures", "data get"):
+    names = ("train", "evaluate", "certify", "calibrate", "suggest", "audit", "check", "reproduce", "figures")
+    for name in (*names, "data get"):
         assert f"safeset {name}</code>" in commands, name
 
 
