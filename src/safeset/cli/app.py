@@ -15,6 +15,7 @@ from safeset.cli.data import data_app
 from safeset.cli.evaluate import evaluate
 from safeset.cli.listings import models, version
 from safeset.cli.paper import figures, reproduce
+from safeset.cli.report import plot, report
 from safeset.cli.suggest import suggest, suggest_affinity
 from safeset.cli.train import train
 from safeset.cli.verify import supports, verify
@@ -50,7 +51,8 @@ def _before(
     pass
 
 
-_COMMANDS = (train, evaluate, certify, suggest, suggest_affinity, audit, check, verify, reproduce, figures, models)
+_COMMANDS = (train, evaluate, certify, suggest, suggest_affinity, audit, check, report, plot, verify)
+_COMMANDS += (reproduce, figures, models)
 for _command in (*_COMMANDS, version):
     app.command()(_command)
 app.command(context_settings={"ignore_unknown_options": True})(supports)  # VNN-LIB writes its arguments as options

@@ -125,7 +125,7 @@ def check_alone() -> None:
 
 OF_A_RUN = {"recipe.toml", "model.safetensors", "last.safetensors", "checkpoint.safetensors", "witnesses.safetensors"}
 OF_A_RUN |= {"answers.safetensors", "bounds.json", "evaluation.json", "audit.json", "metrics.jsonl", "README.md"}
-OF_A_RUN |= {"metrics.png", "samples.png", "suggest.png", ".lock"}
+OF_A_RUN |= {"metrics.png", "samples.png", "suggest.png", "report.html", "plot.png", ".lock"}
 
 
 def check_target(
