@@ -44,7 +44,7 @@ class Findings:
         records: lines of metrics.jsonl.
         unfinished: where the training stands if it has not ended.
         explanation: where the bounds come from.
-        suggestion: affinity sets to choose from; None where there are fewer than three classes.
+        suggestion: affinity sets to choose from; None for other data, and where there are fewer than three classes.
         surface: the decision surface of data in the plane.
     """
 
@@ -113,7 +113,7 @@ def look_at(
     radii = choose_radii(net.certify(some.to(net.device).exact), recipe.epsilon)
     observer = Observer(points.test.y, classes=net.classes, epsilon=recipe.epsilon, radii=radii)
     evaluation = evaluate_net(net, recipe, points, per_class=True, progress=progress, watch=observer.watch)
-    more = _details(net, recipe, points, source is not None, progress) if details else {}
+    more = _details(net, recipe, points, source is None, progress) if details else {}
     return Findings(
         name=str(run.path),
         recipe=recipe,
@@ -132,12 +132,12 @@ def look_at(
 
 
 def _details(
-    net: CertifiedNet, recipe: FittedRecipe, points: Dataset, other: bool, progress: Progress | None
+    net: CertifiedNet, recipe: FittedRecipe, points: Dataset, own: bool, progress: Progress | None
 ) -> dict[str, Any]:
     some = points.test[torch.arange(0, len(points.test), max(1, len(points.test) // EXPLAINED))].to(net.device)
     found: dict[str, Any] = {"explanation": net.explain(some.exact, some.y)}
-    if net.classes > 2:
-        found["suggestion"] = suggest_for_net(net, recipe, points, other=other, at_most=PROPOSED, progress=progress)
+    if own and net.classes > 2:  # of other data it would take the points that are shown here
+        found["suggestion"] = suggest_for_net(net, recipe, points, other=False, at_most=PROPOSED, progress=progress)
     if points.input_shape == (2,):
         found["surface"] = draw_surface(net, points)
     return found

@@ -112,7 +112,7 @@ def _card(example: Example, found: Findings) -> Html:
     x = points.test[torch.tensor([place])].exact[0]
     picture = _picture(x, *found.brightness)
     label = points.class_names[example.label]
-    name = points.names[1][place] if points.names else f"test point {place}"
+    name = points.names[1][place] if points.names else f"{found.evaluation['split']} point {place}"
     shown = (
         element("img", src=picture, alt=f"Input: {printable(name)}")
         if picture

@@ -105,9 +105,9 @@ def surface_figure(found: Findings, surface: Surface) -> Html:
     ]  # fmt: skip
     caption = (
         f"Colour: the smallest certified answer at ε = {shown_epsilon(found.epsilon)} ({found.units}), {SHOWN}; "
-        "stripes: an answer of several classes; dark: no certificate. Dots: test points, by their label. The circle "
-        f"has the radius ε. Across {surface.axes[0]} from {left:.3g} to {right:.3g}, upwards {surface.axes[1]} from "
-        f"{bottom:.3g} to {top:.3g}."
+        "stripes: an answer of several classes; dark: no certificate. Dots: the inputs above, by their label. The "
+        f"circle has the radius ε. Across {surface.axes[0]} from {left:.3g} to {right:.3g}, upwards {surface.axes[1]} "
+        f"from {bottom:.3g} to {top:.3g}."
     )
     return element("figure", picture, element("ul", *keys, class_="keys"), element("figcaption", caption),
                    class_="surface")  # fmt: skip

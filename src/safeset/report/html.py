@@ -77,9 +77,9 @@ def table(caption: str, header: Iterable[object], rows: Iterable[Iterable[object
         for place, name in enumerate(header)
     )
     body = join(element("tr", *(cell(place, value) for place, value in enumerate(row))) for row in rows)
-    content = element("table", element("caption", caption), element("thead", element("tr", head)),
-                      element("tbody", body))  # fmt: skip
-    return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    content = element("table", element("thead", element("tr", head)), element("tbody", body), aria_label=caption)
+    scrolled = element("div", content, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    return join([element("p", caption, class_="caption"), scrolled])
 
 
 def json_data(value: Any, name: str) -> Html:

@@ -61,8 +61,9 @@ def summary(found: Findings) -> Html:
     kind = evaluation["split"]
     sentences = [
         f"A classifier of {found.points.name} into {counted(len(found.names), 'class', 'classes')}, looked at on "
-        f"{counted(evaluation['points'], f'{kind} point')}. Its answer to an input is a set of classes with a promise "
-        f"({shorten(evaluation['guarantee'])}): no change of the input up to {epsilon} can break it.",
+        f"{counted(evaluation['points'], f'{kind} point')}. Its answer to an input is a set of classes "
+        f"({shorten(evaluation['guarantee'])}). Where it has a certificate, no change of the input up to {epsilon} can "
+        "break what it promises.",
         f"{percent(1 - row['rejection_rate'])} of the points have a certificate at that ε, "
         f"{percent(row['rejection_rate'])} have no certificate (method {row['method']}). {percent(row['vra'])} are "
         "certified with the true class in the core of the largest answer (VRA).",
