@@ -51,7 +51,19 @@ def test_every_public_name_is_in_the_reference(site):
 
 def test_every_command_is_in_the_reference(site):
     commands = site["reference/commands.html"]
-    for name in ("train", "evaluate", "certify", "suggest", "audit", "check", "reproduce", "figures", "data get"):
+    for name in (
+        "train",
+        "evaluate",
+        "certify",
+        "suggest",
+        "report",
+        "plot",
+        "audit",
+        "check",
+        "reproduce",
+        "figures",
+        "data get",
+    ):
         assert f"safeset {name}</code>" in commands, name
 
 
