@@ -51,9 +51,9 @@ def _before(
     pass
 
 
-_COMMANDS = (train, evaluate, certify, suggest, suggest_affinity, audit, check, report, plot, verify)
-_COMMANDS += (reproduce, figures, models)
-for _command in (*_COMMANDS, version):
+_OF_RUNS = (train, evaluate, certify, suggest, suggest_affinity, audit, check, report, plot)
+_OTHERS = (verify, reproduce, figures, models, version)
+for _command in (*_OF_RUNS, *_OTHERS):
     app.command()(_command)
 app.command(context_settings={"ignore_unknown_options": True})(supports)  # VNN-LIB writes its arguments as options
 

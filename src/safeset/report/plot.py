@@ -28,7 +28,7 @@ def draw_plot(found: Findings, suffix: str) -> bytes:
     caption = wrap_caption(
         f"{found.points.name}, {found.evaluation['split']} points: {found.evaluation['points']:,}; a network trained "
         f"for {shorten(found.evaluation['guarantee'], 30)} at ε = {shown_epsilon(found.epsilon)} (the dashed line). "
-        f"Proved bounds, ε in {found.units}. Sizes: means over certified points, {SHOWN}."
+        f"Proved bounds, ε: {found.units}. Sizes: means over certified points, {SHOWN}."
     )
     sheet = Sheet(HEAD + TALL + 0.75 + 0.17 * len(caption))
     width = (WIDTH - MARGIN - GAP * 3) / 3

@@ -47,7 +47,7 @@ def draw_surface(net: CertifiedNet, points: Dataset, *, across: int = ACROSS) ->
     middle = (x.amax(dim=0) + x.amin(dim=0)) / 2
     low, high = middle - (0.5 + ROOM) * extent, middle + (0.5 + ROOM) * extent
     grid = plane(low, high, across)
-    parts = [net.certify(part.to(net.device)).whole.cpu() for part in grid.flatten(0, 1).split(POINTS_AT_ONCE)]
+    parts = [net.certify(part.to(net.device)).whole.cpu() for part in torch.split(grid.flatten(0, 1), POINTS_AT_ONCE)]
     sets = torch.cat(parts).view(*grid.shape[:2], -1)
     names = [*(points.ranges or ())]
     axes = (names[0], names[1]) if len(names) == 2 else ("the first number", "the second number")
