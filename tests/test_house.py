@@ -28,7 +28,7 @@ evaluation
 runs
 training
 audit estimator
-paper
+paper report
 cli
 """
 RANK = {room: place for place, line in enumerate(ORDER.split("\n")) for room in line.split()}

@@ -80,7 +80,8 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_has_every_file_of_the_package(wheel):
     """A pattern of .gitignore that matches a room would leave it out."""
-    source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+    files = (path for kind in ("py", "js", "css") for path in (ROOT / "src").rglob(f"*.{kind}"))
+    source = {path.relative_to(ROOT / "src").as_posix() for path in files}
     recipes = {f"safeset/recipes/{path.relative_to(ROOT / 'recipes')}" for path in (ROOT / "recipes").rglob("*.toml")}
     with zipfile.ZipFile(wheel) as packed:
         assert source | recipes | {"safeset/py.typed"} <= set(packed.namelist())

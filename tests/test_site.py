@@ -51,7 +51,19 @@ def test_every_public_name_is_in_the_reference(site):
 
 def test_every_command_is_in_the_reference(site):
     commands = site["reference/commands.html"]
-    names = ("train", "evaluate", "certify", "calibrate", "suggest", "audit", "check", "reproduce", "figures")
+    names = (
+        "train",
+        "evaluate",
+        "certify",
+        "calibrate",
+        "suggest",
+        "report",
+        "plot",
+        "audit",
+        "check",
+        "reproduce",
+        "figures",
+    )
     for name in (*names, "data get"):
         assert f"safeset {name}</code>" in commands, name
 

@@ -15,7 +15,7 @@ smallest_set_size    as set_size, smallest answers
 ===================  ================================================================================================
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -198,6 +198,7 @@ def evaluate(
     guarantee: Guarantee | str | None = None,
     per_class: bool = False,
     progress: Progress | None = None,
+    watch: Callable[[Tensor, Certificate], None] | None = None,
 ) -> list[dict[str, Any]]:
     """The metrics of a net on labelled points, by proved bounds: a row for each method and ε.
 
@@ -211,6 +212,8 @@ def evaluate(
         guarantee: if not the net's own.
         per_class: add the metrics of the points of each class, by its name.
         progress: wraps the batches to show how far it is.
+        watch: is called with the places of each batch in ``split`` and its certificate, once for each method, so that
+            more can be counted in the same pass.
 
     Returns:
         Rows with ``method``, ``epsilon``, the metrics, ``baseline`` (the share of labels in the best answer that is the
@@ -229,6 +232,8 @@ def evaluate(
         points = net.measure(part.exact)
         for method in methods:
             found = points.certificate(guarantee=guarantee, method=method)
+            if watch:
+                watch(places, found)
             for epsilon in radii:
                 certificate = found.at(epsilon)
                 whole[method, epsilon].update(certificate, part.y)

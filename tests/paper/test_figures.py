@@ -17,11 +17,12 @@ from helpers.strategies import guarantees, logits, matrices
 from safeset import Affinity, ArgumentError, CertifiedNet, HeadConstants, SafesetError, certify_logits, load, train
 from safeset.data.embedded import blobs2d, digits
 from safeset.drawing import sheet
+from safeset.drawing.stripes import CLASSES, REJECTED, plane, stripe_sets
 from safeset.errors import DataNotFoundError
 from safeset.paper import figures
 from safeset.paper.drawing import choices, samples
 from safeset.paper.drawing.groups import ACROSS, INSIDE, draw_groups
-from safeset.paper.drawing.surfaces import CLASSES, REJECTED, draw_surfaces, plane, stripe_sets
+from safeset.paper.drawing.surfaces import draw_surfaces
 from safeset.paper.figures import FIGURES, Figure, draw
 from safeset.paper.networks import runs_of
 from safeset.paper.predictions import answers_of

@@ -89,6 +89,8 @@ CASES = {
     "check": [
         (["check", "proof.json", "runs/photos/model.safetensors", "b.png"], "The network", "b.png: at every", "Valid"),
     ],
+    "report": [(["report", "runs/photos"], "━", "Written: runs/photos/report.html", "it is one file")],
+    "plot": [(["plot", "runs/photos"], "━", "Drawn: runs/photos/plot.png")],
     "verify": [
         (["verify", "net.nnet", "property.vnnlib"], "━", "sat", "(X_0", "Confirmed exactly."),
         (["verify", "property2.vnnlib", "--network", "f=net.nnet"], "━", "sat", "X real [1,2]"),

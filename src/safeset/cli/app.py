@@ -16,6 +16,7 @@ from safeset.cli.data import data_app
 from safeset.cli.evaluate import evaluate
 from safeset.cli.listings import models, version
 from safeset.cli.paper import figures, reproduce
+from safeset.cli.report import plot, report
 from safeset.cli.suggest import suggest, suggest_affinity
 from safeset.cli.train import train
 from safeset.cli.verify import supports, verify
@@ -51,8 +52,9 @@ def _before(
     pass
 
 
-_COMMANDS = (train, evaluate, certify, calibrate, suggest, suggest_affinity, audit, check, verify, reproduce, figures)
-for _command in (*_COMMANDS, models, version):
+_OF_RUNS = (train, evaluate, certify, calibrate, suggest, suggest_affinity, audit, check, report, plot)
+_OTHERS = (verify, reproduce, figures, models, version)
+for _command in (*_OF_RUNS, *_OTHERS):
     app.command()(_command)
 app.command(context_settings={"ignore_unknown_options": True})(supports)  # VNN-LIB writes its arguments as options
 

@@ -133,7 +133,7 @@ def check_alone() -> None:
 
 OF_A_RUN = {"recipe.toml", "model.safetensors", "last.safetensors", "checkpoint.safetensors", "witnesses.safetensors"}
 OF_A_RUN |= {"answers.safetensors", "bounds.json", "evaluation.json", "audit.json", "metrics.jsonl", "README.md"}
-OF_A_RUN |= {"metrics.png", "samples.png", "suggest.png", "calibration.json", ".lock"}
+OF_A_RUN |= {"metrics.png", "samples.png", "suggest.png", "report.html", "plot.png", "calibration.json", ".lock"}
 
 
 def check_target(

@@ -98,11 +98,12 @@ class Explanation:
             for each in self.layers
         ]
         lines = [str(line) for line in table_lines(header, rows, WIDTH, texts=2)]
-        for sentence in self._sentences():
+        for sentence in self.sentences():
             lines += fold(sentence, WIDTH)
         return "\n".join(lines)
 
-    def _sentences(self) -> Iterator[str]:
+    def sentences(self) -> Iterator[str]:
+        """What the whole gives away, and what that costs at points."""
         yield (
             f"Differences of logits: at most {_shown(self.lipschitz)} (proved), at least {_shown(self.lower)} (found). "
             f"A proof of these layers one by one cannot give less than {_shown(self.by_layers)}."

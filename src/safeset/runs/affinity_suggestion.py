@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from safeset.certificates.certificate import Certificate
 from safeset.certificates.promises import shown_epsilon
-from safeset.data.dataset import Progress, Split
+from safeset.data.dataset import Dataset, Progress, Split
 from safeset.errors import counted, expected, shown_rate
 from safeset.evaluation import Metrics
 from safeset.guarantees.guarantee import Affinity, RelaxedTopK
@@ -25,6 +25,7 @@ from safeset.guarantees.merging import Group, Pair, Step, choose_pairs, sets_of
 from safeset.inputs import as_device
 from safeset.nets.net import CertifiedNet
 from safeset.recipes import toml
+from safeset.recipes.recipe import FittedRecipe
 from safeset.runs.data import load_run_data, same_source
 from safeset.runs.load import load_run
 from safeset.runs.own_networks import Factory
@@ -244,6 +245,58 @@ def suggest_affinity(
         raise expected("at least one pair to propose", pairs)
     recipe = run.read_recipe()
     net, unfinished = load_run(run, network)
+    if source is not None and not recipe.validation and same_source(source, recipe.data.source):
+        raise expected(
+            "data whose test part may be looked at", f"{source}: the test points of the run", "Leave out --data."
+        )
+    _check_k(net, k)
+    points = load_run_data(recipe, source, progress)
+    asked: dict[str, Any] = {"pairs": pairs, "k": k, "epsilon": epsilon, "method": method, "progress": progress}
+    found = suggest_for_net(net.to(as_device(device)), recipe, points, other=source is not None, **asked)
+    return replace(found, unfinished=unfinished)
+
+
+def suggest_for_net(
+    net: CertifiedNet,
+    recipe: FittedRecipe,
+    points: Dataset,
+    *,
+    other: bool,
+    pairs: int | None = None,
+    k: int | None = None,
+    epsilon: float | None = None,
+    method: str | None = None,
+    at_most: int | None = None,
+    progress: Progress | None = None,
+) -> AffinitySuggestion:
+    """What `suggest_affinity` gives, of a net and data that are loaded already.
+
+    Args:
+        net: trained.
+        recipe: by which.
+        points: the data of the run, or other data.
+        other: whether it is other data, whose test part is taken.
+        pairs: as for `suggest_affinity`, and so are those that are not explained here.
+        k: likewise.
+        epsilon: likewise.
+        method: likewise.
+        at_most: points to look at; of more some are drawn, always the same.
+        progress: wraps the batches.
+    """
+    k = _check_k(net, k)
+    held = held_out_points(recipe, points, other=other)
+    split, on = held or (points.train, "training")  # never the test points: sets chosen on them would pass by chance
+    if at_most is not None and len(split) > at_most:
+        on = f"{at_most:,} of {len(split):,} {on}"
+        split = split[torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:at_most]]
+    certificate = certify_relaxed(net, split, k, epsilon=epsilon, method=method, progress=progress)
+    return AffinitySuggestion(
+        certificate, split.y.cpu(), pairs, f"{points.name}, {on} points", held is None, points.units
+    )
+
+
+def _check_k(net: CertifiedNet, k: int | None) -> int:
+    """The K of the relaxed guarantee whose gain is to be recovered, by default or as asked for."""
     if net.classes < 3:
         raise expected("a network of at least 3 classes, so that two can be put together", net.classes)
     own = net.guarantee.largest_k(net.classes)
@@ -251,16 +304,4 @@ def suggest_affinity(
     if k < 2:
         raise expected("`k` to be at least 2, so that an answer can have two classes", k)
     RelaxedTopK(k).largest_k(net.classes)  # raises for too many
-    if source is not None and not recipe.validation and same_source(source, recipe.data.source):
-        raise expected(
-            "data whose test part may be looked at", f"{source}: the test points of the run", "Leave out --data."
-        )
-    points = load_run_data(recipe, source, progress)
-    held = held_out_points(recipe, points, other=source is not None)
-    split, on = held or (points.train, "training")  # never the test points: sets chosen on them would pass by chance
-    certificate = certify_relaxed(
-        net.to(as_device(device)), split, k, epsilon=epsilon, method=method, progress=progress
-    )
-    return AffinitySuggestion(
-        certificate, split.y.cpu(), pairs, f"{points.name}, {on} points", held is None, points.units, unfinished
-    )
+    return k

@@ -211,7 +211,7 @@ class Run:
 
     def forget_model(self) -> None:
         """Remove what is about the weights of an interrupted training that goes on: its checkpoint has them."""
-        about = (self.path / name for name in ("audit.json", "suggest.png"))
+        about = (self.path / name for name in ("audit.json", "suggest.png", "report.html", "plot.png"))
         for path in (self.model, self.last, self.bounds, self.evaluation, self.witnesses, self.calibration, *about):
             path.unlink(missing_ok=True)
 

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from safeset.certificates.promises import shown_epsilon
 from safeset.data.dataset import Dataset
 from safeset.drawing.sheet import BODY, DOTS, FAINT, LINE, MARGIN, SMALL, WIDTH, Sheet, wrap_caption
+from safeset.drawing.stripes import CLASSES, distinct, plane, stripe_sets
 from safeset.errors import expected
 from safeset.evaluation import Metrics
 from safeset.nets.net import CertifiedNet
@@ -18,10 +17,6 @@ from safeset.paper.drawing.choices import smallest_sets
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Each two of these and ⊥ are at least 33 apart in CIELAB, also for people who are colour-blind in any way.
-CLASSES = ("#0b5fa5", "#f5d04e", "#c44e1c", "#66c2a5")
-REJECTED = "#333333"
-STRIPE = 9  # dots across
 PANELS = (  # the network, the method, the title
     ("plain", "uniform", "An ordinary network"),
     ("standard", "uniform", "GloRo: the best class stays the best"),
@@ -54,7 +49,7 @@ def draw_surfaces(nets: Mapping[str, CertifiedNet], data: Dataset, *, across: in
         proved = f"VRA {rates['vra']:.3f}, rejected {rates['rejection_rate']:.3f}"
         axes = page.panel(place, title, f"accuracy {rates['accuracy']:.3f}" if net.epsilon == 0 else proved)
         axes.imshow(stripe_sets(sets), extent=page.extent, origin="lower", interpolation="nearest", aspect="auto")
-        seen |= {tuple(members) for members in _distinct(sets)}
+        seen |= {tuple(members) for members in distinct(sets)}
         if method == "uniform":
             rejected = ~sets.any(dim=2)
         elif bool(rejected.any()):  # by uniform, which came before
@@ -107,34 +102,6 @@ class _Page:
         return axes
 
 
-def plane(low: Tensor, high: Tensor, across: int) -> Tensor:
-    """(rows, columns, 2) the middles of square cells that fill a rectangle, from its lower left corner."""
-    side = (high[0] - low[0]) / across
-    rows = max(1, round(float((high[1] - low[1]) / side)))
-    x = low[0] + (torch.arange(across) + 0.5) * side
-    y = low[1] + (torch.arange(rows) + 0.5) * (high[1] - low[1]) / rows
-    return torch.stack([x.expand(rows, -1), y[:, None].expand(-1, across)], dim=2)
-
-
-def stripe_sets(sets: Tensor, stripe: int = STRIPE) -> "np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]":
-    """Colour sets of classes: (rows, columns, classes) booleans → (rows, columns, 3) bytes.
-
-    A class has its colour, the empty set has its own; the classes of a larger set take turns in slanting stripes. There
-    is a white line between different sets.
-    """
-    rows, columns, classes = sets.shape
-    palette = torch.tensor([_rgb(colour) for colour in (*CLASSES[:classes], REJECTED)], dtype=torch.uint8)
-    slant = torch.arange(rows)[:, None] + torch.arange(columns)  # (rows, columns)
-    turn = slant // stripe % sets.sum(dim=2).clamp(min=1)
-    mine = sets & (sets.cumsum(dim=2) == turn[..., None] + 1)
-    picture = palette[torch.where(sets.any(dim=2), mine.long().argmax(dim=2), classes)]
-    border = torch.zeros(rows, columns, dtype=torch.bool)
-    border[1:] |= (sets[1:] != sets[:-1]).any(dim=2)
-    border[:, 1:] |= (sets[:, 1:] != sets[:, :-1]).any(dim=2)
-    picture[border] = 255
-    return picture.numpy()
-
-
 def _points(axes: "Axes", data: Dataset, epsilon: float) -> None:
     """Draw the training points, the names of classes in their midst, and a disc of radius ε."""
     from matplotlib.patches import Circle
@@ -170,13 +137,3 @@ def _legend(page: _Page, seen: list[tuple[int, ...]], class_names: tuple[str, ..
         axes.spines[:].set_visible(False)
         name = "{" + ", ".join(class_names[member] for member in members) + "}" if members else "⊥ rejected"
         page.sheet.text(left + swatch[0] + 0.12, top + swatch[1] / 2, name, va="center_baseline")
-
-
-def _distinct(sets: Tensor) -> list[list[int]]:
-    """The sets that occur, each as its classes."""
-    codes = (sets << torch.arange(sets.shape[2])).sum(dim=2)
-    return [[place for place in range(sets.shape[2]) if code >> place & 1] for code in set(codes.flatten().tolist())]
-
-
-def _rgb(colour: str) -> list[int]:
-    return list(bytes.fromhex(colour[1:]))
