@@ -7,6 +7,7 @@ import typer
 
 from safeset.cli.options import Device, NetworkName, OtherData, RunPath, check_alone, check_target, own_network
 from safeset.errors import expected
+from safeset.runs.library import find_run
 from safeset.terminal import console
 
 PAGE, PLOT = "report.html", "plot.png"
@@ -32,6 +33,7 @@ def report(
     check_alone()
     if out is None and len(runs) > 1:
         raise expected(f"--out FILE for a report of {len(runs)} runs", "none", "For example --out report.html.")
+    runs = [find_run(run) for run in runs]
     target = out or Run(runs[0]).path / PAGE
     for run in runs:
         Run(run).read_recipe()  # before anything is measured, of all of them
@@ -60,6 +62,7 @@ def plot(
 
     check_alone()
     check_matplotlib()
+    run = find_run(run)
     target = out or Run(run).path / PLOT
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
