@@ -18,6 +18,7 @@ from safeset.report.charts import Axis, Line, chart
 from safeset.report.html import Html, element, printable, table
 from safeset.report.observer import EACH
 from safeset.report.page import report_page
+from safeset.runs.affinity_suggestion import suggest_for_net
 from safeset.runs.evaluate import evaluate_run
 from safeset.runs.load import load
 from safeset.runs.run import Run
@@ -176,6 +177,26 @@ def test_answers_of_one_class_and_none(found):
         (torch.zeros(4, 4).long(), "Nothing is certified"),
     ):
         assert text in report_page([replace(run, together=together)])
+
+
+def test_a_training_that_has_not_ended_and_remarks_are_notes(found):
+    run = found[0]
+    evaluation = {**run.evaluation, "remarks": ["The <mean> core is large."]}
+    read = Reader(report_page([replace(run, unfinished="epoch 2 of 8", evaluation=evaluation, records=[])]))
+    notes = [each for each in read.all("p") if each.get("class") == "note"]
+    assert len(notes) == 2
+    assert "has not ended (epoch 2 of 8)" in read.text["p"]
+    assert "The <mean> core is large." in read.text["p"]
+    assert "fewer than two epochs" in read.text["p"]
+
+
+def test_sets_are_proposed_from_some_points_that_are_not_shown(found, work):
+    run = found[0]
+    net = load(work / "table")
+    some = suggest_for_net(net, run.recipe, run.points, other=False, at_most=50)
+    assert (len(some.labels), some.on) == (50, "table, 50 of 128 training points")
+    assert torch.equal(some.labels, suggest_for_net(net, run.recipe, run.points, other=False, at_most=50).labels)
+    assert (len(run.suggestion.labels), run.suggestion.on) == (128, "table, training points")
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="a browser shows the page")

@@ -96,19 +96,20 @@ def words() -> Html:
 
 def numbers(several: list[Findings]) -> Html:
     """One table of all runs: three methods each."""
-    rows = [
-        [*([found.name] if len(several) > 1 else []), row["method"], shown_epsilon(row["epsilon"]),
-         *(number(row, name) for name in COLUMNS.values())]
-        for found in several
-        for row in found.evaluation["rows"]
-    ]  # fmt: skip
-    units = "; ".join(dict.fromkeys(found.units for found in several))
-    header = [*(["run"] if len(several) > 1 else []), "method", "ε", *COLUMNS]
+    every = list(dict.fromkeys(found.units for found in several))
+    named = ["run", "method"] if len(several) > 1 else ["method"]
+    header = [*named, "ε", *(["units of ε"] if len(every) > 1 else []), *COLUMNS]
+    rows = []
+    for found in several:
+        for row in found.evaluation["rows"]:
+            about = [found.name, row["method"]] if len(several) > 1 else [row["method"]]
+            about += [shown_epsilon(row["epsilon"]), *([found.units] if len(every) > 1 else [])]
+            rows.append([*about, *(number(row, name) for name in COLUMNS.values())])
     points = ", ".join(
         dict.fromkeys(counted(found.evaluation["points"], f"{found.evaluation['split']} point") for found in several)
     )
-    caption = f"Proved bounds, {points}, ε in: {units}"
-    return join([table(caption, header, rows, texts=1 + (len(several) > 1)), element("p", ABOUT_TABLE, class_="dim")])
+    caption = f"Proved bounds, {points}{f', ε: {every[0]}' if len(every) == 1 else ''}"
+    return join([table(caption, header, rows, texts=len(named)), element("p", ABOUT_TABLE, class_="dim")])
 
 
 def curves(found: Findings) -> Html:
