@@ -21,8 +21,8 @@ RATES = {
     "smallest answer": "smallest_set_size",
 }
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
-COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "grey", "unfinished", "problem"]
-COLUMNS += ["covers", "covers_alpha"]
+COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "grey", "unfinished"]
+COLUMNS += ["covers", "covers_alpha", "problem"]
 COVERED = ["clean", "guaranteed", "under attack", "mean size", "10 %", "median", "90 %", "one class"]
 SHOWN = 8  # of the classes of a set that covers
 
