@@ -284,3 +284,11 @@ def test_logits_without_a_head_have_the_identity_as_one():
     net = made(Bare())
     torch.testing.assert_close(net.measure(x).logits, copy.deepcopy(network).double()(x.double()))
     assert net.bounds().layers[-1].name == "logits"
+
+
+def test_attention_is_named_whatever_it_does_first():
+    """A batch in front is moved by it: that is not the user's mistake."""
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    network = Forward(lambda x, layer: layer(x, x, x, need_weights=False)[0], attention, features=40).eval()
+    with pytest.raises(UnsupportedLayerError, match="attention, a product of values"):
+        capture(network, (5, 8))

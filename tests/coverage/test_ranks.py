@@ -1,6 +1,7 @@
 """Exact order statistics against the definitions in fractions, and against what floating point makes of them."""
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -63,5 +64,18 @@ def test_the_fewest_points(alpha, confidence, poisoned):
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 1.5, math.nan, math.inf, "a", "1/0", None, True, [0.1], "1" * 500])
 def test_levels_that_are_none(alpha):
+    with pytest.raises(ArgumentError, match="between 0 and 1"):
+        as_level(alpha, "`alpha`")
+
+
+def test_the_fewest_points_are_the_fewest_where_sums_stop_being_exact():
+    alpha, confidence = Fraction(15, 100_000), Fraction(19, 20)
+    assert fewest(alpha, confidence) == 19_971
+    assert rank(19_971, alpha, confidence) <= 19_971
+    assert rank(19_970, alpha, confidence) > 19_970
+
+
+@pytest.mark.parametrize("alpha", ["1e-3000000", "1e-999999999", Decimal("1e-99999"), "0x1", "1_0/100", "nan"])
+def test_levels_that_would_take_all_memory_are_refused_at_once(alpha):
     with pytest.raises(ArgumentError, match="between 0 and 1"):
         as_level(alpha, "`alpha`")

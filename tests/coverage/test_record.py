@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from safeset import ArgumentError, CertifiedNet, Coverage
+from safeset import ArgumentError, CertifiedNet, Coverage, ExactRule, register_layer
 from safeset.coverage.record import KEYS, from_values
+from safeset.program import registry, rules
 
 
 def small_net():
@@ -142,3 +143,32 @@ def test_any_values_are_refused_politely(changes):
     else:
         refused = ""
     assert refused.startswith("Expected") or not refused
+
+
+class Order(nn.Module):
+    """A permutation as a plain attribute, which is printed with most of it left out."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.order = order
+
+    def forward(self, x):
+        return x[:, self.order]
+
+
+def test_an_own_layer_with_other_numbers_is_another_network(monkeypatch):
+    """Once a calibration was accepted for a network whose layer looked the same when it was printed."""
+    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
+    monkeypatch.setattr(registry, "RULES", rules.RULES)
+    register_layer(Order, ExactRule())
+    one = torch.arange(1200)
+    two = torch.cat([one[:3], one[3:-3].flip(0), one[-3:]])
+    head = nn.Linear(1200, 3)
+    nets = [
+        CertifiedNet(nn.Sequential(Order(order), head), input_shape=(1200,), guarantee="standard", epsilon=0.1)
+        for order in (one, one.clone(), two)
+    ]
+    record = Coverage.calibrate(nets[0], torch.rand(20, 1200), torch.arange(20) % 3).to_record()
+    assert len(Coverage.from_record(record, nets[1])) == 20
+    with pytest.raises(ArgumentError, match="the network that was calibrated"):
+        Coverage.from_record(record, nets[2])

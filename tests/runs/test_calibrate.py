@@ -160,6 +160,21 @@ def test_own_points_are_taken_whole_and_may_lack_a_class(run, tmp_path):
     assert drawn.known == 5
 
 
+def test_points_that_cannot_be_compared_with_the_runs_data_are_warned_of(run, tmp_path, monkeypatch):
+    whole = digits()
+    np.savez(tmp_path / "moved.npz", x=whole.train.x.numpy(), y=whole.train.y.numpy(), class_names=whole.class_names)
+
+    def gone(recipe, source=None, *others, **more):
+        if source is None:
+            raise ArgumentError("the data was moved")
+        return load_whole(recipe, source, *others, **more)
+
+    monkeypatch.setattr("safeset.runs.calibrate.load_whole", gone)
+    with pytest.warns(DataWarning, match="was not compared with it"):
+        drawn = draw_points(run, run.read_recipe(), str(tmp_path / "moved.npz"))
+    assert drawn.known is None
+
+
 def test_an_unfinished_training_is_not_calibrated(run):
     net = load(run.path)
     run.save(net, unfinished="epoch 1 of 2")

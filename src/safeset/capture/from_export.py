@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from safeset.capture.aten import handle, name_of
 from safeset.capture.aten_handlers import HANDLERS
+from safeset.capture.aten_refusals import REFUSED
 from safeset.capture.comparison import ONE_TENSOR
 from safeset.capture.expressions import FIXED, Absent, Squares
 from safeset.capture.graph import POINTS, Graph, View
@@ -201,6 +202,8 @@ class _Reading:
 
     def _refusal(self, node: fx.Node, error: Exception) -> UnsupportedLayerError:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        if any("MultiheadAttention" in str(kind) for _, kind in (node.meta.get("nn_module_stack") or {}).values()):
+            reason = REFUSED["scaled_dot_product_attention"]  # whatever it does first, such as moving the batch
         return UnsupportedLayerError(
             f"Expected operations with a Lipschitz constant that safeset can prove, but got {node.target}"
             f"{_line(node)}: {reason}. To teach safeset a layer of your own: safeset.register_layer."

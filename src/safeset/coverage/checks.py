@@ -16,6 +16,14 @@ from safeset.numerics.strict import strict_arithmetic
 from safeset.program.program import Program
 
 BITS = 20  # of the stored scale: room for what a proof differs by on another machine
+LARGEST = 2.0**1000  # far below overflow
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """A boolean, or an error."""
+    if not isinstance(value, bool):
+        raise expected(f"{name} to be True or False", repr(value)[:80])
+    return value
 
 
 def coarse(scale: float) -> float:
@@ -24,8 +32,10 @@ def coarse(scale: float) -> float:
     >>> coarse(1.0), coarse(1.0000001) == 1 + 2**-19
     (1.0, True)
     """
-    if not scale < math.inf:
-        raise expected("a finite Lipschitz constant of the features", scale, "The weights are too large.")
+    if not scale < LARGEST:
+        raise expected(
+            f"a finite Lipschitz constant of the features, below {LARGEST:.0e}", scale, "The weights are too large."
+        )
     mantissa, exponent = math.frexp(scale)
     return max(scale, math.ldexp(math.ceil(math.ldexp(mantissa, BITS)), exponent - BITS))
 

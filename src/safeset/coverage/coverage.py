@@ -9,7 +9,15 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from safeset.coverage.checks import check_confidence, check_labels, check_net, coarse, geometry_of, radius_above
+from safeset.coverage.checks import (
+    check_confidence,
+    check_flag,
+    check_labels,
+    check_net,
+    coarse,
+    geometry_of,
+    radius_above,
+)
 from safeset.coverage.curve import Curve, curve
 from safeset.coverage.ranks import as_level, fewest, rank
 from safeset.coverage.record import MOST_POINTS, Stored, from_values, to_values
@@ -99,8 +107,7 @@ class Coverage:
         labels = check_labels(y, len(points), frozen.classes)
         if not 1 <= len(points) <= MOST_POINTS:
             raise expected(f"1..{MOST_POINTS:,} calibration points", len(points))
-        if not isinstance(by_class, bool):
-            raise expected("`by_class` to be True or False", repr(by_class)[:80])
+        check_flag(by_class, "`by_class`")
         enclosed = points.enclosed()
         check_net(enclosed.program, 0.0, frozen._proved()[0].program, 0.0)
         scale = coarse(enclosed.scale)
@@ -230,7 +237,7 @@ class Coverage:
         """
         level = self.alpha if alpha is None else as_level(alpha, "`alpha`")
         sure = self.confidence if confidence is None else check_confidence(confidence or None)
-        each = self.by_class if by_class is None else bool(by_class)
+        each = self.by_class if by_class is None else check_flag(by_class, "`by_class`")
         return replace(self, alpha=level, confidence=sure, by_class=each)
 
     def poisoned(self, points: int) -> "Coverage":

@@ -53,6 +53,8 @@ def curve(
     more = [up(each - fixed) if each != fixed else 0.0 for each in radii]
     if is_concave:
         more = [max(0.0, each) for each in more]
-    shares = [float((reached >= (up(needed + each) if each else needed)).double().mean()) for each in more]
+    always = needed == -math.inf  # all classes are in every set
+    kept = (always | (reached >= (up(needed + each) if each else needed)) for each in more)
+    shares = [float(each.double().mean()) for each in kept]
     less = math.sqrt(math.log(1 / risk) / (2 * len(reached)))
     return Curve(radii, shares, [max(0.0, share - less) for share in shares], risk)

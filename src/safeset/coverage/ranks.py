@@ -5,6 +5,7 @@ above an integer. Each of these mistakes moves the threshold by a point.
 """
 
 import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -15,6 +16,7 @@ from safeset.inputs import as_number
 
 EXACT_POINTS = 20_000  # up to which the binomial distribution is summed in integers: a second
 LONGEST = 40  # digits of a level's denominator
+WRITTEN = re.compile(r"\d{1,40}/\d{1,40}|\d{0,40}\.?\d{0,40}([eE][+-]?\d{1,2})?")  # large exponents take all memory
 
 
 def as_level(value: Any, name: str) -> Fraction:
@@ -29,7 +31,7 @@ def as_level(value: Any, name: str) -> Fraction:
     """
     try:
         if isinstance(value, str | Fraction | Decimal):
-            level = Fraction(value) if len(str(value)) <= 2 * LONGEST else None
+            level = Fraction(value) if WRITTEN.fullmatch(str(value).strip()) else None
         else:
             number = as_number(value)
             level = Fraction(repr(number)) if number is not None and math.isfinite(number) else None
@@ -69,8 +71,8 @@ def fewest(alpha: Fraction, confidence: Fraction | None = None, poisoned: int = 
     """
     low, high = 0, 1
     while rank(high, alpha, confidence, poisoned) > high:
-        low, high = high, 2 * high
-    while high - low > 1:  # n − m never falls as n grows
+        low, high = high, min(2 * high, EXACT_POINTS) if high < EXACT_POINTS else 2 * high
+    while high - low > 1:  # n − m never falls as n grows, on either side of where sums are exact
         middle = (low + high) // 2
         low, high = (low, middle) if rank(middle, alpha, confidence, poisoned) <= middle else (middle, high)
     return high

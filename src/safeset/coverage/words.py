@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def percent(level: Fraction) -> str:
-    """A level in per cent.
+    """A level in per cent, rounded down: more is not promised.
 
-    >>> percent(Fraction(9, 10)), percent(Fraction(2, 3))
-    ('90 %', '66.6667 %')
+    >>> percent(Fraction(9, 10)), percent(Fraction(2, 3)), percent(1 - Fraction(1, 10**9))
+    ('90 %', '66.6666 %', '99.9999 %')
     """
-    return f"{float(100 * level):g} %"
+    return f"{math.floor(level * 10**6) / 10**4:g} %"
 
 
 def probability(coverage: "Coverage") -> str:

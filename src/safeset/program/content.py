@@ -1,9 +1,10 @@
 """What a module is, so that a change can be noticed: how its layers are put together, and every number in them."""
 
 import copy
+import hashlib
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
-from types import FunctionType, MethodType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,25 @@ def _parts(value: Any) -> list[Any] | None:
     except Exception:  # whatever it may raise: it cannot be copied either
         return None
     return [part if index < 3 else list(part or ()) for index, part in enumerate(made)] if type(made) is tuple else None
+
+
+def canonical(value: Any) -> Any:
+    """What JSON cannot write, as values that it can, the same in every process; numbers count to their last bit."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().contiguous()
+        numbers = value.flatten().view(torch.uint8).numpy().tobytes()
+        return ["tensor", str(value.dtype), list(value.shape), hashlib.sha256(numbers).hexdigest()]
+    if isinstance(value, CodeType):
+        constants = [sorted(map(repr, each)) if isinstance(each, frozenset) else each for each in value.co_consts]
+        return ["code", value.co_code.hex(), value.co_names, value.co_varnames, value.co_freevars, constants]
+    if isinstance(value, type | FunctionType):
+        return ["name", value.__module__, value.__qualname__]
+    if isinstance(value, bytes | complex):
+        return repr(value)
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    parts = _parts(value)
+    return repr(value) if parts is None else [type(value).__qualname__, parts]
 
 
 def _code(kind: type) -> dict[str, Any]:

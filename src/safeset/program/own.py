@@ -32,8 +32,8 @@ class OwnLayer(Operation):
         return self.content.tensors
 
     def settings(self) -> dict[str, Any]:
-        """How the layer is put together, and the number of its rule."""
-        return {"structure": self.content.structure, "shape": self.shape}
+        """How the layer is put together, the number of its rule, and its code."""
+        return {"structure": self.content.structure, "shape": self.shape, "code": self.content.code}
 
     def __deepcopy__(self, memo: Any) -> "OwnLayer":
         """A copy with a layer of its own."""

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from safeset.program.content import same_tensors, same_values
+from safeset.program.content import canonical, same_tensors, same_values
 from safeset.program.linear import Linear
 from safeset.program.operation import Operation, Shape
 
@@ -133,12 +133,12 @@ class Program:
         )
 
     def digest(self) -> str:
-        """A text that no other program has: graph, kinds, settings, numbers; own layers count as they are printed."""
+        """A text that no other program has: graph, kinds, settings, numbers, and the code of own layers."""
         found = hashlib.sha256(json.dumps(self.input_shape).encode())
         for node in self.nodes:
             place, operation = node.place, node.operation
             found.update(json.dumps([place.name, place.inputs, place.shape, operation.kind]).encode())
-            found.update(json.dumps(operation.settings(), default=repr, sort_keys=True).encode())
+            found.update(json.dumps(operation.settings(), default=canonical, sort_keys=True).encode())
             for name, tensor in sorted(operation.constants().items()):
                 found.update(json.dumps([name, list(tensor.shape), str(tensor.dtype)]).encode())
                 found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

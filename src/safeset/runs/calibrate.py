@@ -91,8 +91,8 @@ def calibrate_run(
         confidence=confidence,
     )
     about = {"count": len(drawn.points), "from": drawn.source, "drawn": drawn.how, "digest": drawn.points.digest()}
-    if drawn.known is not None:
-        about["also_in_the_data_of_the_run"] = drawn.known
+    if source is not None:
+        about["also_in_the_data_of_the_run"] = "not compared" if drawn.known is None else drawn.known
     return coverage, {
         "format": FORMAT,
         "points": about,
@@ -136,6 +136,13 @@ def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) ->
     if known and known > MOST_KNOWN * len(points):
         got = f"{source}: {known:,} of {len(points):,} points are in the data of the run"
         raise expected("points that the run has not seen", got, "Name points that were not trained on.")
+    if known is None:
+        warnings.warn(
+            f"The data of the run is not at hand, so {source} was not compared with it. Points that were trained on "
+            "make sets that hold the true class too rarely.",
+            DataWarning,
+            stacklevel=3,
+        )
     if known:
         warnings.warn(
             f"{counted(known, 'point')} of {source} {'is' if known == 1 else 'are'} in the data of the run too. If "
@@ -170,7 +177,9 @@ def check_free(run: Run, overwrite: bool) -> None:
         remedy = "Copy its directory, and calibrate the copy."
         raise expected("a run to write the calibration into", f"{run.path}, which comes with safeset", remedy)
     if run.calibration.exists() and not overwrite:
-        raise expected("a run without a calibration", f"{run.calibration}, which is there", "Or say --overwrite.")
+        raise expected(
+            "a run without a calibration", f"{run.calibration}, which is there", "To replace it: --overwrite."
+        )
 
 
 def write_calibration(run: Run, record: dict[str, Any]) -> None:
