@@ -117,8 +117,7 @@ def canonical(value: Any) -> Any:
         numbers = value.flatten().view(torch.uint8).numpy().tobytes()
         return ["tensor", str(value.dtype), list(value.shape), hashlib.sha256(numbers).hexdigest()]
     if isinstance(value, CodeType):
-        constants = [sorted(map(repr, each)) if isinstance(each, frozenset) else each for each in value.co_consts]
-        return ["code", value.co_code.hex(), value.co_names, value.co_varnames, value.co_freevars, constants]
+        return ["code", value.co_code.hex(), value.co_names, value.co_varnames, value.co_freevars, value.co_consts]
     if isinstance(value, type | FunctionType):
         return ["name", value.__module__, value.__qualname__]
     if isinstance(value, bytes | complex):
@@ -129,12 +128,16 @@ def canonical(value: Any) -> Any:
     return repr(value) if parts is None else [type(value).__qualname__, parts]
 
 
+def _classes(kind: type) -> list[type]:
+    """Those that make a module's type, but for torch's base class and what that is made of."""
+    return [each for each in kind.__mro__ if each not in nn.Module.__mro__]
+
+
 def _code(kind: type) -> dict[str, Any]:
     """The code and the defaults of all methods that a module's classes define, but for those of torch's base class."""
-    classes = [each for each in kind.__mro__ if each not in nn.Module.__mro__]
     return {
         f"{place}.{name}": (value.__code__, value.__defaults__, value.__kwdefaults__)
-        for place, each in enumerate(classes)
+        for place, each in enumerate(_classes(kind))
         for name, value in vars(each).items()
         if isinstance(value, FunctionType)
     }
