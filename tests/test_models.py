@@ -1,6 +1,7 @@
 """Named architectures."""
 
 import copy
+import itertools
 import tomllib
 
 import numpy as np
@@ -216,6 +217,19 @@ def test_orthogonal_initialisation():
     assert not any(layer.bias.any() for layer in network if hasattr(layer, "bias"))
     with pytest.raises(ArgumentError, match=r"torch, orthogonal.*Did you mean 'orthogonal'"):
         create_model("cnn-2c2f", **shape, initialisation="ortogonal")
+
+
+def test_initialisation_near_the_identity_is_a_small_rotation_of_square_orthogonal_layers():
+    shape = {"input_shape": (3, 16, 16), "classes": 10, "depth": 3, "width": 48}
+    network = create_model("shift-net", **shape, initialisation="near-identity")
+    weights = [layer.weight for layer in network.modules() if isinstance(layer, Orthogonal)]
+    square = [weight for weight in weights if weight.shape[0] == weight.shape[1]]
+    assert len(square) >= 3
+    for weight in square:
+        torch.testing.assert_close(weight @ weight.T, torch.eye(len(weight)), atol=1e-6, rtol=0)
+        # The mean cosine of the angles is .90 here; that of a rotation drawn from all is within .1 of 0.
+        assert 0.8 < weight.diagonal().mean() < 0.95
+    assert all(not torch.equal(one, two) for one, two in itertools.combinations(square, 2) if one.shape == two.shape)
 
 
 def test_a_recipe_chooses_the_initialisation():

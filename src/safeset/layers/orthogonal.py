@@ -101,6 +101,15 @@ class Orthogonal(nn.Module):
         nn.init.orthogonal_(self.weight)
         self.bias = nn.Parameter(torch.zeros(out)) if bias else None
 
+    @torch.no_grad()
+    def start_near_identity_(self, angle: float = 0.5) -> None:
+        """Make a square weight a random rotation near the identity: polar(I + angle·(A − Aᵀ)/√(2n)), A of normals."""
+        out, into = self.weight.shape
+        if out == into:
+            skew = torch.randn(out, out, dtype=torch.float64)
+            near = torch.eye(out, dtype=torch.float64) + angle * (skew - skew.mT) / math.sqrt(2 * out)
+            self.weight.copy_(polish(near))
+
     def riemannian(self, gradient: Tensor) -> Tensor:
         """The weight's gradient along the manifold."""
         return riemannian(self.weight.detach(), gradient)

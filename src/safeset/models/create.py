@@ -8,13 +8,14 @@ from torch import nn
 
 from safeset.errors import expected, nearest
 from safeset.inputs import as_count, check_shape
+from safeset.layers.orthogonal import Orthogonal
 from safeset.models.architecture import Build, check_settings
 from safeset.models.orthogonal_mlp import orthogonal_mlp
 from safeset.models.plain import downsampling, mlp, striding
 from safeset.models.residual_nets import liresnet, resnet
 from safeset.models.shift_net import shift_net
 
-INITIALISATIONS = ("torch", "orthogonal")
+INITIALISATIONS = ("torch", "orthogonal", "near-identity")
 
 
 def create_model(
@@ -27,7 +28,8 @@ def create_model(
         input_shape: shape of one input: (channels, height, width), or (features,) for an ``mlp``.
         classes: number of classes.
         initialisation: ``torch``, its default, or ``orthogonal``: weights are matrices of orthonormal rows or columns,
-            those of a convolution as (out, in · height · width), and biases are 0.
+            those of a convolution as (out, in · height · width), and biases are 0; or ``near-identity``: square
+            orthogonal layers begin as small rotations, the others as by torch.
         **settings: of ``shift-net`` (depth, width, patch, dense, part), ``orthogonal-mlp`` (depth, width), ``liresnet``
             (depth, width, features, dense) and ``resnet-lipschitz`` (depth, width, stages); ``-s``, ``-m`` and ``-l``
             have their own defaults. The others have none.
@@ -47,11 +49,13 @@ def create_model(
         raise expected(f"`initialisation` to be one of {', '.join(INITIALISATIONS)}", repr(initialisation), remedy)
     check_model(name, settings)
     network = nn.Sequential(*_MODELS[name](check_shape(input_shape), count, **settings))
-    for layer in network.modules() if initialisation == "orthogonal" else ():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
+    for layer in network.modules():
+        if initialisation == "orthogonal" and isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+        if initialisation == "near-identity" and isinstance(layer, Orthogonal):
+            layer.start_near_identity_()
     return network
 
 

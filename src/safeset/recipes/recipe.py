@@ -44,8 +44,8 @@ class Recipe:
         epsilon: radius of the L2 ball, in the units of the data.
         model: one of `list_models()`, or ``own`` for a network given in Python.
         sizes: settings of the model, where it has any: ``depth``, ``width`` and so on (`create_model`).
-        initialisation: of the model's weights: ``torch`` (its default), or ``orthogonal`` with biases of 0. A network
-            given in Python has its own.
+        initialisation: of the model's weights: ``torch`` (its default), ``orthogonal`` with biases of 0, or
+            ``near-identity``: small rotations where layers are orthogonal. A network given in Python has its own.
         network: where the user's own network comes from, ``module:factory``, for messages: code is only ever run by
             the flag ``--network``.
         epochs: how often each point is seen; by default enough for the number of points.
