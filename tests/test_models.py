@@ -230,6 +230,9 @@ def test_initialisation_near_the_identity_is_a_small_rotation_of_square_orthogon
         # The mean cosine of the angles is .90 here; that of a rotation drawn from all is within .1 of 0.
         assert 0.8 < weight.diagonal().mean() < 0.95
     assert all(not torch.equal(one, two) for one, two in itertools.combinations(square, 2) if one.shape == two.shape)
+    with torch.device("meta"):  # as a run's model is made before its weights are loaded
+        blank = create_model("shift-net", **shape, initialisation="near-identity")
+    assert blank.state_dict().keys() == network.state_dict().keys()
 
 
 def test_a_recipe_chooses_the_initialisation():

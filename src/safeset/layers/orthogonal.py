@@ -105,7 +105,7 @@ class Orthogonal(nn.Module):
     def start_near_identity_(self, angle: float = 0.5) -> None:
         """Make a square weight a random rotation near the identity: polar(I + angle·(A − Aᵀ)/√(2n)), A of normals."""
         out, into = self.weight.shape
-        if out == into:
+        if out == into and not self.weight.is_meta:  # a blank model, made to be loaded into, has no numbers
             skew = torch.randn(out, out, dtype=torch.float64)
             near = torch.eye(out, dtype=torch.float64) + angle * (skew - skew.mT) / math.sqrt(2 * out)
             self.weight.copy_(polish(near))
