@@ -66,3 +66,9 @@ def test_dilated_pooling_that_runtimes_pad_differently_is_refused(padding: str, 
     file = save(model([pooling, node("Flatten", "pooled")], (2, 6, 6)), tmp_path)
     with pytest.raises(UnsupportedLayerError, match="dilation"):
         read_onnx(file)
+
+
+def test_a_network_that_does_not_run_in_float64_is_refused_with_the_remedy() -> None:
+    plain = torch.ones(4, 4)  # no parameter and no buffer: it stays in float32
+    with pytest.raises(UnsupportedLayerError, match="register them as buffers"):
+        _net(lambda x: x @ plain)

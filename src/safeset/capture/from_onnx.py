@@ -41,20 +41,26 @@ def read_onnx(path: str | Path) -> Program:
     with torch.inference_mode(False), torch.no_grad(), without_modes(), strict_arithmetic():
         program = _program(file, str(path))
         if file.input_dims[:1] == (None,) and any(node.kind in ("Shape", "Size") for node in _needed(file)[0]):
-            _check_batch(file, str(path), program)
+            return _alone(file, str(path), program)
         return program
 
 
-def _check_batch(file: File, path: str, program: Program) -> None:
-    """Refuse a file that computes with the size of its batch: with one point it would be another network."""
+def _alone(file: File, path: str, program: Program) -> Program:
+    """What a file that reads the size of its batch computes of one point: that alone is certified.
+
+    Raises:
+        UnsupportedLayerError: if it gives other logits in a larger batch, at random points.
+    """
     alone = _program(replace(file, input_dims=(1, *file.input_dims[1:])), path)
-    x = torch.rand((2, *program.input_shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.rand((6, *program.input_shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = (2 * x - 1) * (8.0 ** torch.arange(6)).view(-1, *(1,) * len(program.input_shape))  # some far out
     found, other = program.run(x), alone.run(x)
     if not bool(((found - other).abs() <= 1e-9 * (other.abs().amax() + 1e-3)).all()):
         raise UnsupportedLayerError(
             f"Expected the logits of a point to be the same in every batch, but got others in {path}: it computes with "
             "the size of the batch. Export it with a batch of 1."
         )
+    return alone
 
 
 def _program(file: File, path: str) -> Program:

@@ -122,6 +122,15 @@ class Graph:
             return self.node_of(first) == self.node_of(second)
         return self.is_same(first, second)
 
+    def has_points_along(self, value: View, axis: int) -> bool:
+        """Whether different points of the batch stand along an axis of a value."""
+        starts = torch.tensor(self._starts)
+        flat = value.places.long()
+        source = (torch.searchsorted(starts, flat.contiguous(), right=True) - 1).clamp_min(0)
+        sizes = torch.tensor([math.prod(self._shapes[number - 1]) for number in range(len(starts))])
+        point = torch.where(flat == 0, -1, (flat - starts[source]) // sizes[source])
+        return bool((point != point.narrow(axis, 0, 1)).any())
+
     def node_of(self, value: View) -> int:
         """The node that gives a value as it is; made if there is none yet."""
         if len(value.shape) == 1:

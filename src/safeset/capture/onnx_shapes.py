@@ -14,6 +14,15 @@ from safeset.capture.onnx_call import Call
 from safeset.errors import UnsupportedLayerError
 
 _FLOATS = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}
+_INTEGERS = {
+    2: (0, 2**8 - 1),
+    3: (-(2**7), 2**7 - 1),
+    4: (0, 2**16 - 1),
+    5: (-(2**15), 2**15 - 1),
+    6: (-(2**31), 2**31 - 1),
+    7: (-(2**63), 2**63 - 1),
+    12: (0, 2**32 - 1),
+}
 MASK = Absent("which entries were dropped: only values can be used")
 
 
@@ -113,7 +122,13 @@ def _slice(call: Call) -> Value:
     steps = call.integers(4, "steps") or [1] * len(starts)
     if not len(starts) == len(ends) == len(chosen) == len(steps) or 0 in steps:
         raise UnsupportedLayerError("starts, ends, axes and steps that do not fit each other")
-    rows = {axis: range(shape[axis])[slice(*part)] for axis, *part in zip(chosen, starts, ends, steps, strict=True)}
+    parts = {axis: slice(*part) for axis, *part in zip(chosen, starts, ends, steps, strict=True)}
+    rows = {axis: range(shape[axis])[part] for axis, part in parts.items()}
+    x, batch = call.value(), call.frame.batch
+    if isinstance(x, View) and batch is not None:  # of a fixed size: a part of it is not that part of our points
+        for axis, part in parts.items():
+            if call.graph.has_points_along(x, axis) and range(batch)[part] != range(batch):
+                raise UnsupportedLayerError("a part of the batch: each point must be computed alone")
 
     def move(places: Tensor) -> Tensor:
         for axis, row in rows.items():
@@ -150,6 +165,8 @@ def _pad(call: Call) -> Value:
     call.frame.spend([size for place, size in enumerate(shape) if place not in chosen] + sizes)
     if mode == "constant":
         return _padded_by(call, ends, value)
+    if min(pads, default=0) < 0:
+        raise UnsupportedLayerError(f"padding by {mode!r} that also cuts off: runtimes cut before or after")
     rows = {axis: _around(shape[axis], before, after, mode) for axis, before, after in ends if before or after}
 
     def move(places: Tensor) -> Tensor:
@@ -292,7 +309,12 @@ def _cast(call: Call) -> Value:
         return x.to(_FLOATS[wanted]).double()
     if wanted == 9:
         return x.bool()
-    if wanted in (2, 3, 4, 5, 6, 7, 12):
+    if wanted in _INTEGERS:
+        least, largest = _INTEGERS[wanted]
+        numbers = x.double()
+        fits = (numbers > float(least - 1)) & (numbers < float(largest + 1))
+        if not bool(fits.all()) and (x.is_floating_point() or wanted != 7):
+            raise UnsupportedLayerError(f"a cast of numbers that type {wanted} does not have")
         return x.to(torch.int64)
     raise UnsupportedLayerError(f"a cast to type {wanted}")
 
