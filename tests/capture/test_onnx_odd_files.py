@@ -48,7 +48,52 @@ def test_parts_of_a_fixed_batch_are_refused(tmp_path):
         node("Slice", "x", "three", "four", "first", outputs=("last",)),
         node("Concat", "last", "most", axis=0),
     ]
-    refused(model(nodes, (5,), batch=4, constants=INTEGERS), tmp_path, "part of the batch")
+    refused(model(nodes, (5,), batch=4, constants=INTEGERS), tmp_path, "mixed")
+
+
+def test_sizes_that_fit_another_batch_are_read_for_one_point(tmp_path):
+    """Of one point, rows of two; with three points, as values are followed, rows of six, whose parts change places.
+
+    Only what exceeds 5 is moved, so that nothing of it is seen in [0, 1].
+    """
+    nodes = [
+        node("Sub", "x", "five", outputs=("s",)),
+        node("Relu", "s", outputs=("r",)),
+        node("Reshape", "r", "rows", outputs=("t",)),
+        node("Slice", "t", "zero", "two", "one", outputs=("a",)),
+        node("Slice", "t", "two", "six", "one", outputs=("b",)),
+        node("Concat", "b", "a", outputs=("c",), axis=1),
+        node("Reshape", "c", "back", outputs=("d",)),
+        node("Add", "x", "d"),
+    ]
+    integers = {"rows": [3, -1], "zero": [0], "two": [2], "one": [1], "six": [6], "back": [-1, 6]}
+    constants = {"five": np.array(5.0), **{name: np.array(each) for name, each in integers.items()}}
+    path = save(model(nodes, (6,), constants=constants), tmp_path)
+    try:
+        found = read_onnx(path)
+    except safeset.UnsupportedLayerError:
+        return
+    x = np.arange(6.0)[None] * 2
+    np.testing.assert_allclose(found.run(torch.tensor(x)).numpy(), runtime(path)(x))
+
+
+def test_rows_of_a_fixed_batch_are_not_rows_of_another(tmp_path):
+    """Twelve numbers of four points as three rows, of which the last numbers come first."""
+    nodes = [
+        node("Reshape", "x", "rows", outputs=("t",)),
+        node("Slice", "t", "low", "three", "one", outputs=("a",)),
+        node("Slice", "t", "three", "four", "one", outputs=("b",)),
+        node("Concat", "b", "a", outputs=("c",), axis=1),
+        node("Reshape", "c", "back"),
+    ]
+    constants = {**INTEGERS, "rows": np.array([3, -1]), "one": np.array([1]), "back": np.array([4, 3])}
+    refused(model(nodes, (3,), batch=4, constants=constants), tmp_path, "mixed")
+
+
+def test_large_batches_are_refused(tmp_path):
+    made = model([node("Relu", "x")], (3,), batch=1000)
+    with pytest.raises(safeset.ArgumentError, match="batch of 1 or of any size"):
+        read_onnx(save(made, tmp_path))
 
 
 def test_ranges_are_as_exact_as_their_ends(tmp_path):

@@ -30,7 +30,7 @@ def _filled(call: Call) -> Tensor:
         raise UnsupportedLayerError("no shape, or more than one number")
     call.frame.spend(shape)
     number = torch.zeros((), dtype=torch.float64) if value is None else value.reshape(())
-    return number.expand(call.frame.target(shape))
+    return number.expand(shape)
 
 
 def _range(call: Call) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from safeset.capture.expressions import Absent, Value
-from safeset.capture.graph import POINTS, View
+from safeset.capture.graph import View
 from safeset.capture.onnx_call import Call
 from safeset.errors import UnsupportedLayerError
 
@@ -54,7 +54,7 @@ def _wanted(call: Call, place: int, name: str) -> list[int]:
 def _reshape(call: Call) -> Value:
     x, wanted = call.value(), _wanted(call, 1, "shape")
     shape, keep_zeros = call.frame.shape(x), call.attribute("allowzero", 0)
-    target = call.frame.target(wanted) if isinstance(x, View) else wanted
+    target = wanted
     if not keep_zeros:
         if any(size == 0 and place >= len(shape) for place, size in enumerate(target)):
             raise UnsupportedLayerError(f"a shape {wanted} for a value of shape {list(shape)}")
@@ -122,13 +122,7 @@ def _slice(call: Call) -> Value:
     steps = call.integers(4, "steps") or [1] * len(starts)
     if not len(starts) == len(ends) == len(chosen) == len(steps) or 0 in steps:
         raise UnsupportedLayerError("starts, ends, axes and steps that do not fit each other")
-    parts = {axis: slice(*part) for axis, *part in zip(chosen, starts, ends, steps, strict=True)}
-    rows = {axis: range(shape[axis])[part] for axis, part in parts.items()}
-    x, batch = call.value(), call.frame.batch
-    if isinstance(x, View) and batch is not None:  # of a fixed size: a part of it is not that part of our points
-        for axis, part in parts.items():
-            if call.graph.has_points_along(x, axis) and range(batch)[part] != range(batch):
-                raise UnsupportedLayerError("a part of the batch: each point must be computed alone")
+    rows = {axis: range(shape[axis])[slice(*part)] for axis, *part in zip(chosen, starts, ends, steps, strict=True)}
 
     def move(places: Tensor) -> Tensor:
         for axis, row in rows.items():
@@ -206,7 +200,7 @@ def _around(size: int, before: int, after: int, mode: str) -> list[int]:
 def _expand(call: Call) -> Value:
     x, wanted = call.value(), _wanted(call, 1, "shape")
     shape = call.frame.shape(x)
-    target = list(torch.broadcast_shapes(shape, call.frame.target(wanted)))  # type: ignore[no-untyped-call]
+    target = list(torch.broadcast_shapes(shape, wanted))  # type: ignore[no-untyped-call]
     call.frame.spend(target)
     return _move(call, lambda places: places.expand(target))
 
@@ -253,7 +247,6 @@ def _concat(call: Call) -> Value:
     if not any(isinstance(part, View) for part in parts):
         return torch.cat([part for part in parts if isinstance(part, Tensor)], axis)
     frame.spend([sum(math.prod(frame.shape(part)) for part in parts)])
-    parts = [part if isinstance(part, View) else _in_batch(call, part) for part in parts]
     zeros = [torch.zeros(frame.shape(part), dtype=torch.float64) for part in parts]
     views = [part if isinstance(part, View) else _view_of_zeros(call, part) for part in parts]
     found = frame.moved(lambda *places: torch.cat(places, axis), *views)
@@ -263,30 +256,15 @@ def _concat(call: Call) -> Value:
     return call.added(found, torch.cat(fixed, axis))
 
 
-def _in_batch(call: Call, part: Tensor) -> Tensor:
-    """A constant with as many rows as views have points, where the file has a batch of a fixed size."""
-    fixed = call.frame.batch is not None and part.ndim and part.shape[0] == call.frame.batch
-    if not fixed or not bool((part == part[:1]).all()):
-        return part
-    return part[:1].expand(POINTS, *part.shape[1:])
-
-
 def _view_of_zeros(call: Call, part: Tensor) -> View:
     zeros = torch.zeros(part.shape, dtype=torch.float64)
-    return View(zeros.expand(POINTS, *part.shape) if call.frame.hidden else zeros)
+    return View(zeros.expand(call.graph.points, *part.shape) if call.frame.hidden else zeros)
 
 
 def _shape(call: Call) -> Tensor:
-    shape = _stated(call)
+    shape = call.frame.shape(call.value())
     start, end = call.attribute("start", 0), call.attribute("end", len(shape))
     return torch.tensor(shape[start:end], dtype=torch.int64)
-
-
-def _stated(call: Call) -> list[int]:
-    """The shape of a value in the file: with its own batch, where that is fixed."""
-    x = call.value()
-    shape, batch = list(call.frame.shape(x)), call.frame.batch
-    return [batch, *shape[1:]] if batch is not None and isinstance(x, View) and shape[:1] == [POINTS] else shape
 
 
 def _dropout(call: Call) -> Any:
@@ -343,7 +321,7 @@ SHAPES: dict[str, Callable[[Call], Any]] = {
     "SpaceToDepth": _space_to_depth,
     "Concat": _concat,
     "Shape": _shape,
-    "Size": lambda call: torch.tensor(math.prod(_stated(call))),
+    "Size": lambda call: torch.tensor(math.prod(call.frame.shape(call.value()))),
     "Dropout": _dropout,
     "Identity": lambda call: call.value(),
     "Cast": _cast,
