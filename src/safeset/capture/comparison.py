@@ -8,6 +8,7 @@ from safeset.program.program import Program
 
 TOLERANCE = 1e-6  # between the captured and the original logits, relative to the largest: rounding is far smaller
 ONE_TENSOR = "Wrap it in a module whose forward returns its logits alone."
+DEPENDS = "Expected a forward that treats a point alike in every batch, but got one that computes with its size."
 BATCHES = (1, 5)  # of points at which both are compared
 
 
