@@ -66,3 +66,34 @@ def test_dilated_pooling_that_runtimes_pad_differently_is_refused(padding: str, 
     file = save(model([pooling, node("Flatten", "pooled")], (2, 6, 6)), tmp_path)
     with pytest.raises(UnsupportedLayerError, match="dilation"):
         read_onnx(file)
+
+
+def test_a_network_that_does_not_run_in_float64_is_refused_with_the_remedy() -> None:
+    plain = torch.ones(4, 4)  # no parameter and no buffer: it stays in float32
+    with pytest.raises(UnsupportedLayerError, match="register them as buffers"):
+        _net(lambda x: x @ plain)
+
+
+def test_the_size_of_a_batch_in_a_constant_is_no_number_to_compute_with() -> None:
+    """At random points nothing of it is seen."""
+
+    def clip(x: Tensor) -> Tensor:
+        return torch.minimum(x, torch.full((x.shape[0], 1), 1e6, dtype=x.dtype) * x.shape[0])
+
+    with pytest.raises(UnsupportedLayerError, match="computes with its size"):
+        _net(clip)
+    net, x = _net(lambda x: x + torch.zeros(x.shape[0], 4, dtype=x.dtype)), torch.ones(2, 3, dtype=torch.float64)
+    assert torch.allclose(net.frozen()(x), net(x).detach())
+
+
+@pytest.mark.parametrize(
+    "rare",
+    [
+        lambda: torch.bernoulli(torch.full((4,), 1e-9, dtype=torch.float64)),
+        lambda: 1e-9 * torch.randn(4, dtype=torch.float64),
+        lambda: torch.rand(4, dtype=torch.float64).sub(0.999999).relu(),
+    ],
+)
+def test_what_is_random_is_refused_even_where_it_is_rarely_seen(rare: Callable[[], Tensor]) -> None:
+    with pytest.raises(UnsupportedLayerError, match="random"):
+        _net(lambda x: x + rare())

@@ -248,6 +248,13 @@ def test_what_has_no_exact_form_is_confirmed_by_bounds(small, monkeypatch):
     assert max(abs(one - two) for one, two in zip(exact, witness.outputs, strict=True)) < 1e-9
 
 
+def test_boxes_near_overflow_are_answered():
+    """Bounds are infinite there, and of them nothing follows."""
+    network = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)).double()
+    query = parse_vnnlib(text(2, 2, *box(("1e305", "1.1e305"), ("1e305", "1.1e305")), "(or (>= Y_0 Y_1) (<= Y_0 Y_1))"))
+    assert verify(program_of(network, (2,)), query, seconds=2).answer == "unknown"
+
+
 def test_a_network_without_a_linear_head_gets_one():
     network = nn.Sequential(nn.Linear(2, 4), MinMax()).double()
     query = parse_vnnlib(text(2, 4, *box((0, 1), (0, 1)), "(< Y_0 Y_2)"))  # the larger is below the smaller

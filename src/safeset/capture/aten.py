@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from safeset.capture import expressions as ex
 from safeset.capture.aten_arithmetic import Arguments
@@ -44,6 +44,13 @@ SILENT = frozenset(
 def name_of(target: Any) -> str:
     """The name of an operation without its overload: conv2d for aten.conv2d.default, relu_ for aten.relu_.default."""
     return str(target._schema.name).removeprefix("aten::") if hasattr(target, "_schema") else target.__name__
+
+
+def computes_with_batch(graph: fx.Graph) -> bool:
+    """Whether the size of a batch is used for more than the shapes of values."""
+    sizes = (node for node in graph.nodes if str(node.target) == "aten.sym_size.int")
+    users = (user for node in sizes for user in node.users if user.op == "call_function")
+    return any(name_of(user.target) not in STRUCTURE | SILENT for user in users)
 
 
 def bound_arguments(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:

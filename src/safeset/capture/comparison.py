@@ -8,6 +8,7 @@ from safeset.program.program import Program
 
 TOLERANCE = 1e-6  # between the captured and the original logits, relative to the largest: rounding is far smaller
 ONE_TENSOR = "Wrap it in a module whose forward returns its logits alone."
+DEPENDS = "Expected a forward that treats a point alike in every batch, but got one that computes with its size."
 BATCHES = (1, 5)  # of points at which both are compared
 
 
@@ -21,8 +22,7 @@ def compare(network: nn.Module, program: Program) -> None:
         x = torch.where(number % 2 == 0, pixels, normal) * 8.0 ** (number // 2)  # some far out, where all is clipped
         x = x.to(program.device)
         found = program.run(x.clone())
-        with torch.no_grad():
-            original = network(x.clone())
+        original = _logits(network, x.clone())
         if not isinstance(original, Tensor) or original.shape != found.shape:
             got = tuple(original.shape) if isinstance(original, Tensor) else f"a {type(original).__name__}"
             raise expected(f"logits of shape {tuple(found.shape)}", got, ONE_TENSOR)
@@ -32,3 +32,20 @@ def compare(network: nn.Module, program: Program) -> None:
                 f"logits for a batch of {batch} random points. Is its forward random, or does it depend on the size of "
                 "the batch?"
             )
+
+
+def _logits(network: nn.Module, x: Tensor) -> Tensor:
+    """What the network itself gives.
+
+    Raises:
+        UnsupportedLayerError: if it does not run in float64, as with tensors that are no buffers.
+    """
+    try:
+        with torch.no_grad():
+            return network(x)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UnsupportedLayerError(
+            f"Expected a network that runs in float64, but got a {type(network).__name__} that does not: {reason}. "
+            "Tensors that are no parameters keep their type: register them as buffers."
+        ) from None

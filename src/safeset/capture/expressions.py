@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from safeset.capture.graph import POINTS, Graph, View
+from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
 from safeset.program.activations import Sigmoid, SiLU
 from safeset.program.entries import Clamp, Scale, Shift
@@ -296,7 +296,7 @@ def larger(graph: Graph, x: Value, y: Value, name: str, *, smaller: bool = False
         first, second = _together(x, y)
         if float(first.places.reshape(-1)[0]) > float(second.places.reshape(-1)[0]):
             first, second = second, first  # so that max(x, y) and min(y, x) are of the same two
-        pair = View(torch.stack([each.places.reshape(POINTS, -1) for each in (first, second)], dim=1))
+        pair = View(torch.stack([each.places.reshape(graph.points, -1) for each in (first, second)], dim=1))
         both = graph.add_once(MinMax(), pair, name=name)
         return View(both.places[:, int(smaller)].reshape(first.shape))
     value, constant = (x, y) if isinstance(x, View) else (y, x)

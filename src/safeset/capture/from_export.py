@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from safeset.capture.aten import handle, name_of
+from safeset.capture.aten import computes_with_batch, handle, name_of
 from safeset.capture.aten_handlers import HANDLERS
-from safeset.capture.aten_refusals import REFUSED
-from safeset.capture.comparison import ONE_TENSOR
+from safeset.capture.aten_refusals import REFUSED, cannot_export
+from safeset.capture.comparison import DEPENDS, ONE_TENSOR
 from safeset.capture.expressions import FIXED, Absent, Squares
 from safeset.capture.graph import POINTS, Graph, View
 from safeset.capture.in_place import roots_of_writes, writes
@@ -83,7 +83,7 @@ def export(network: nn.Module, input_shape: Shape) -> Exported:
         except SafesetError:
             raise
         except Exception as error:  # whatever a user's forward may raise
-            raise UnsupportedLayerError(_cannot_export(network, error)) from None
+            raise UnsupportedLayerError(cannot_export(network, error)) from None
     signature = whole.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise UnsupportedLayerError(
@@ -97,7 +97,13 @@ def export(network: nn.Module, input_shape: Shape) -> Exported:
 
 def program_of_export(exported: Exported, network: nn.Module, input_shape: Shape) -> Program:
     """The program of an exported network, with the weights that it has now; it ends in a linear head."""
-    return _Reading(exported, network, Graph(input_shape, _device(network))).program()
+    found, *others = (
+        _Reading(exported, network, Graph(input_shape, _device(network), points)).program()
+        for points in ((POINTS, POINTS + 2) if computes_with_batch(exported.graph) else (POINTS,))
+    )
+    if not all(found.equals(other) for other in others):
+        raise UnsupportedLayerError(DEPENDS)
+    return found
 
 
 @dataclass
@@ -145,6 +151,8 @@ class _Reading:
         if str(target) == "aten.sym_size.int":
             return args[0].shape[args[1]]
         if not _depends(args, kwargs):
+            if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+                raise self._refusal(node, UnsupportedLayerError("what is random has no certificate"))
             with torch.no_grad():
                 return target(*args, **kwargs)
         try:
@@ -303,20 +311,6 @@ def _line(node: fx.Node) -> str:
         return f" in layer {_name(node)!r}"
     path, line, code = own[-1]
     return f" at `{code.strip()}` ({path}, line {line})" if code else f" ({path}, line {line})"
-
-
-def _cannot_export(network: nn.Module, error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0] if lines else type(error).__name__
-    own = re.findall(r'File "([^"]+)", line (\d+)', str(error))
-    torch_home = f"{Path(torch.__file__).parent}{os.sep}"
-    where = next((f" ({path}, line {line})" for path, line in reversed(own) if not path.startswith(torch_home)), "")
-    return (
-        f"Expected a network that torch.export can capture, but got a {type(network).__name__} that it refuses"
-        f"{where}: {reason.rstrip('.')}. Branches and loops must not depend on values of the input, each point of a "
-        "batch must be computed alone, the size of the batch must stay open (for len(x) write x.shape[0]), and "
-        "input_shape must be the shape of one input."
-    )
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from safeset.program.program import Program
 
 OPERATORS = frozenset(HANDLERS) | frozenset(SHAPES) | {"Constant", "ConstantOfShape"}
 MOST_INPUTS = 2**24  # entries of one point
+MOST_POINTS = 64  # of a batch of a fixed size: entries of all of them are followed
 __all__ = ["OPERATORS", "OPSETS", "read_onnx"]
 
 
@@ -40,30 +41,53 @@ def read_onnx(path: str | Path) -> Program:
     file = read_file(Path(path))
     with torch.inference_mode(False), torch.no_grad(), without_modes(), strict_arithmetic():
         program = _program(file, str(path))
-        if file.input_dims[:1] == (None,) and any(node.kind in ("Shape", "Size") for node in _needed(file)[0]):
-            _check_batch(file, str(path), program)
+        if file.input_dims[:1] != (None,):
+            return program
+        if any(_sees_batch(node) for node in _needed(file)[0]):
+            return _alone(file, str(path), program)
+        if _program(_with_batch(file, POINTS + 2), str(path)).digest() != program.digest():
+            raise _depends(str(path))
         return program
 
 
-def _check_batch(file: File, path: str, program: Program) -> None:
-    """Refuse a file that computes with the size of its batch: with one point it would be another network."""
-    alone = _program(replace(file, input_dims=(1, *file.input_dims[1:])), path)
-    x = torch.rand((2, *program.input_shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+def _with_batch(file: File, points: int) -> File:
+    return replace(file, input_dims=(points, *file.input_dims[1:]), output_dims=(points,))
+
+
+def _sees_batch(node: FileNode) -> bool:
+    """Whether an operation may treat a batch of 1, or batches of different sizes, differently."""
+    return node.kind in ("Shape", "Size") or (node.kind == "Squeeze" and len(node.inputs) + len(node.attributes) < 2)
+
+
+def _alone(file: File, path: str, program: Program) -> Program:
+    """What a file that reads the size of its batch computes of one point: that alone is certified.
+
+    Raises:
+        UnsupportedLayerError: if it gives other logits in a larger batch, at random points.
+    """
+    alone = _program(_with_batch(file, 1), path)
+    x = torch.rand((6, *program.input_shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = (2 * x - 1) * (8.0 ** torch.arange(6)).view(-1, *(1,) * len(program.input_shape))  # some far out
     found, other = program.run(x), alone.run(x)
-    if not bool(((found - other).abs() <= 1e-9 * (other.abs().amax() + 1e-3)).all()):
-        raise UnsupportedLayerError(
-            f"Expected the logits of a point to be the same in every batch, but got others in {path}: it computes with "
-            "the size of the batch. Export it with a batch of 1."
-        )
+    if not bool(((found - other).abs() <= 1e-9 * (other.abs().amax(dim=1, keepdim=True) + 1e-3)).all()):
+        raise _depends(path)
+    return alone
+
+
+def _depends(path: str) -> SafesetError:
+    return UnsupportedLayerError(
+        f"Expected the logits of a point to be the same in every batch, but got others in {path}: it computes with the "
+        "size of the batch. Export it with a batch of 1."
+    )
 
 
 def _program(file: File, path: str) -> Program:
-    shape, hidden, batch = _form(file, path)
-    graph = Graph(shape, torch.device("cpu"))
-    frame = Frame(graph, hidden, batch)
+    shape, hidden, points = _form(file, path)
+    graph = Graph(shape, torch.device("cpu"), points)
+    frame = Frame(graph, hidden)
     whole = graph.input()
     if hidden:
-        whole = whole.map(lambda places: places.reshape(POINTS, *map(_size, file.input_dims)))
+        whole = whole.map(lambda places: places.reshape(points, *map(_size, file.input_dims)))
     values: dict[str, Any] = {**file.constants, "": None, file.input: whole}
     nodes, last = _needed(file)
     for number, node in enumerate(nodes):
@@ -75,8 +99,8 @@ def _program(file: File, path: str) -> Program:
     return _finished(values.get(file.output), frame, path)
 
 
-def _form(file: File, path: str) -> tuple[tuple[int, ...], bool, int | None]:
-    """The shape of one point, whether views have an axis more than the file's values, and a fixed batch above 1."""
+def _form(file: File, path: str) -> tuple[tuple[int, ...], bool, int]:
+    """The shape of one point, whether views have an axis more than the file's values, and of how many points."""
     dims, last = file.input_dims, file.output_dims
     shape = dims[1:]
     shares = last is not None and len(last) > 0 and last[0] == dims[0] if dims else False
@@ -90,7 +114,12 @@ def _form(file: File, path: str) -> tuple[tuple[int, ...], bool, int | None]:
         )
     batch = dims[0]
     hidden = alone or batch == 1
-    return tuple(map(_size, shape)), hidden, None if hidden or batch is None else batch
+    points = POINTS if hidden or batch is None else batch
+    if points > MOST_POINTS:
+        raise expected(
+            f"a batch of at most {MOST_POINTS} points in {path}", points, "Export it with a batch of 1 or of any size."
+        )
+    return tuple(map(_size, shape)), hidden, points
 
 
 def _size(size: Dimension) -> int:
@@ -162,7 +191,7 @@ def _finished(value: Any, frame: Frame, path: str) -> Program:
         raise expected(f"logits that depend on the input in {path}", "something else as its output")
     shape = frame.shape(value)
     classes = math.prod(shape) if frame.hidden else math.prod(shape[1:])
-    if value.places.numel() != POINTS * classes or max(shape[not frame.hidden :], default=0) != classes:
+    if value.places.numel() != frame.graph.points * classes or max(shape[not frame.hidden :], default=0) != classes:
         raise expected(f"logits of shape (batch, classes) in {path}", _dims(shape))
-    logits = with_head(frame.graph, value.map(lambda places: places.reshape(POINTS, classes)))
+    logits = with_head(frame.graph, value.map(lambda places: places.reshape(frame.graph.points, classes)))
     return frame.graph.finished(logits)

@@ -22,7 +22,7 @@ from safeset.program.program import INPUT, Node, Place, Program
 from safeset.program.select import Reshape, Select
 from safeset.program.total import Sum
 
-POINTS = 3  # in the batch whose entries views number: a value that mixes points of a batch is seen to do so
+POINTS = 3  # in a batch of any size: enough to see a value that mixes them
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class View:
     """Where each entry of a value comes from.
 
     Attributes:
-        places: (batch, …) float64 numbers of entries of nodes, for a batch of `POINTS`; 0 for the number 0.
+        places: (batch, …) float64 numbers of entries of nodes, for all points of the graph; 0 for the number 0.
     """
 
     places: Tensor
@@ -57,11 +57,13 @@ class Graph:
     Attributes:
         input_shape: of one point.
         device: where the constants are.
+        points: in the batch whose entries views number.
         nodes: in the order in which they were added.
     """
 
     input_shape: Shape
     device: torch.device
+    points: int = POINTS
     nodes: list[Node] = field(default_factory=list)
     _shapes: dict[int, Shape] = field(default_factory=dict)  # what each node gives, of one point
     _starts: list[int] = field(default_factory=list)  # the number of the first entry of each source, the input first
@@ -170,7 +172,7 @@ class Graph:
         self.nodes.append(Node(place, operation))
         self._shapes[number] = tuple(out.shape[1:])
         before = self._shapes[number - 1] if number else self.input_shape
-        self._starts.append(self._starts[-1] + POINTS * math.prod(before))
+        self._starts.append(self._starts[-1] + self.points * math.prod(before))
         return number
 
     def _new_name(self, name: str) -> str:
@@ -185,18 +187,19 @@ class Graph:
     def _whole(self, number: int) -> View:
         """All that a node gives."""
         shape, start = self._shapes[number], self._starts[number + 1]
-        entries = torch.arange(start, start + POINTS * math.prod(shape), dtype=torch.float64)
-        return View(entries.view(POINTS, *shape))
+        entries = torch.arange(start, start + self.points * math.prod(shape), dtype=torch.float64)
+        return View(entries.view(self.points, *shape))
 
     def _source(self, value: View) -> int | None:
         """The node all of whose entries a value has, in their order."""
-        if not value.shape or value.shape[0] != POINTS or not value.places.numel():
+        if not value.shape or value.shape[0] != self.points or not value.places.numel():
             return None
         first, count = int(value.places.reshape(-1)[0]), value.places.numel()
         number = self._number(first)
-        if number is None or self._starts[number + 1] != first or POINTS * math.prod(self._shapes[number]) != count:
+        if number is None or self._starts[number + 1] != first:
             return None
-        return number if self.is_same(value, self._whole(number)) else None
+        whole = self._whole(number)
+        return number if whole.places.numel() == count and self.is_same(value, whole) else None
 
     def _number(self, entry: int) -> int | None:
         """The node, or the input, that an entry is of; None for the number 0."""
@@ -210,9 +213,9 @@ class Graph:
         Raises:
             UnsupportedLayerError: if a point of the batch has entries of another, or points are treated differently.
         """
-        if not value.shape or value.shape[0] != POINTS or not value.places.numel():
-            raise _mixed(f"values of shape {value.shape} for a batch of {POINTS}")
-        flat = value.places.reshape(POINTS, -1).long()
+        if not value.shape or value.shape[0] != self.points or not value.places.numel():
+            raise _mixed(f"values of shape {value.shape} for a batch of {self.points}")
+        flat = value.places.reshape(self.points, -1).long()
         starts = torch.tensor(self._starts)
         source = torch.searchsorted(starts, flat, right=True) - 1  # 0 is the input, −1 the number 0
         sizes = torch.tensor([math.prod(self._shapes[number - 1]) for number in range(len(starts))])
@@ -220,7 +223,7 @@ class Graph:
         inside = flat - starts[source.clamp_min(0)]
         point, entry = inside // size, inside % size
         zero = flat == 0
-        own = zero | (point == torch.arange(POINTS)[:, None])
+        own = zero | (point == torch.arange(self.points)[:, None])
         entry, source = torch.where(zero, -1, entry), torch.where(zero, -1, source)
         if not bool(own.all()) or bool((entry != entry[0]).any()) or bool((source != source[0]).any()):
             raise _mixed("a value in which points of a batch are mixed")
@@ -255,13 +258,13 @@ class Graph:
 
         Those are one node, whose Lipschitz constant is 1: at every x at most one of the two is steep.
         """
-        x = self._whole(origin).places.reshape(POINTS, -1)
+        x = self._whole(origin).places.reshape(self.points, -1)
         key = ("halves", origin)
         if key not in self._made:
             signs = torch.tensor([[1.0], [-1.0]], dtype=torch.float64, device=self.device)
             both = self.add_once(MinMax(), View(torch.stack([x, torch.zeros_like(x)], dim=1)), name="halves")
             self._made[key] = self.node_of(self.add(Scale(signs), both, name="halves"))
-        halves = self._whole(self._made[key]).places  # (POINTS, 2, entries)
+        halves = self._whole(self._made[key]).places  # (points, 2, entries)
         places = value.places.clone()
         for half, number in enumerate((positive, negative)):
             inside = value.places - self._starts[number + 1]

@@ -11,7 +11,7 @@ from torch import Tensor
 from safeset.capture import expressions as ex
 from safeset.capture.aten_refusals import SQUARES
 from safeset.capture.expressions import Absent, Squares, Value
-from safeset.capture.graph import POINTS, Graph, View
+from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
 
 MOST_ENTRIES = 2**27  # of all values of one point together; a ResNet-152 of 224 pixels has half of that
@@ -30,13 +30,11 @@ class Frame:
     Attributes:
         graph: the program so far.
         hidden: whether views have an axis more.
-        batch: the size of the batch in the file, if it is fixed and more than 1.
         left: entries that values may still have.
     """
 
     graph: Graph
     hidden: bool
-    batch: int | None
     left: int = MOST_ENTRIES
 
     def spend(self, shape: Sequence[int]) -> None:
@@ -76,22 +74,16 @@ class Frame:
         for value in values:
             ones = (1,) * (most - len(self.shape(value)))
             if isinstance(value, View):
-                value = View(value.places.reshape(POINTS, *ones, *value.shape[1:]))
+                value = View(value.places.reshape(self.graph.points, *ones, *value.shape[1:]))
             found.append(value)
         return found
 
     def _without_rows(self, value: Value, others: Sequence[Value]) -> Value:
         """A constant that is the same for each point of the batch, once."""
         rank = max((len(each.shape) for each in others if isinstance(each, View)), default=0)
-        if isinstance(value, View) or not rank or value.ndim != rank or value.shape[0] not in (POINTS, self.batch):
+        if isinstance(value, View) or not rank or value.ndim != rank or value.shape[0] != self.graph.points:
             return value
         return value[:1] if bool(value.eq(value[:1]).all()) else value
-
-    def target(self, shape: Sequence[int]) -> list[int]:
-        """A shape that the file wants, with the batch that views have."""
-        first, *others = [*shape] or [1]
-        fixed = self.batch is not None and first == self.batch
-        return [POINTS, *others] if shape and fixed else list(shape)
 
     def image(self, value: View) -> View:
         """A value whose first axis in the file is the batch: (points, channels, …)."""

@@ -30,7 +30,7 @@ def _filled(call: Call) -> Tensor:
         raise UnsupportedLayerError("no shape, or more than one number")
     call.frame.spend(shape)
     number = torch.zeros((), dtype=torch.float64) if value is None else value.reshape(())
-    return number.expand(call.frame.target(shape))
+    return number.expand(shape)
 
 
 def _range(call: Call) -> Tensor:
@@ -38,7 +38,7 @@ def _range(call: Call) -> Tensor:
     if not float(step) or not all(bool(each.isfinite()) for each in (start, end, step)):
         raise UnsupportedLayerError("a range without a step")
     call.frame.spend([max(int((float(end) - float(start)) / float(step)) + 1, 0)])
-    return torch.arange(start.item(), end.item(), step.item())
+    return torch.arange(start.item(), end.item(), step.item(), dtype=start.dtype)
 
 
 def _given(call: Call, place: int) -> Tensor:

@@ -39,6 +39,8 @@ class _Kernel:
         self.stride, self.dilation = (_whole(call, name, [1] * axes, 1) for name in ("strides", "dilations"))
         self.ceil = bool(call.attribute("ceil_mode", 0))
         pads, auto = _whole(call, "pads", [0] * (2 * axes), 0), call.attribute("auto_pad", "NOTSET")
+        if any(pads) and auto != "NOTSET":
+            raise UnsupportedLayerError(f"pads beside auto_pad {auto!r}: ONNX allows one of them")
         self.ends = list(zip(pads[:axes], pads[axes:], strict=True))
         if auto in ("SAME_UPPER", "SAME_LOWER"):
             self.ends = [self._same(axis, auto == "SAME_UPPER") for axis in range(axes)]
@@ -50,6 +52,12 @@ class _Kernel:
     def is_padded_like_torch(self) -> bool:
         """Whether torch pools with such padding: the same on both sides, and at most half of the kernel."""
         return self.is_symmetric and all(2 * p <= k for p, k in zip(self.padding, self.size, strict=True))
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the last placing of some axis ends before the image does."""
+        ends = zip(self.outputs, self.stride, map(self._reach, range(len(self.size))), self.lengths, strict=True)
+        return any((count - 1) * stride + reach < length for count, stride, reach, length in ends)
 
     @property
     def is_symmetric(self) -> bool:
@@ -105,6 +113,9 @@ def _pooled(makes: Callable[[Call, View, _Kernel], View]) -> Callable[[Call], Vi
         if str(call.attribute("auto_pad", "NOTSET")).startswith("SAME") and set(kernel.dilation) != {1}:
             # ONNX counts the dilated kernel, onnxruntime the plain one.
             raise UnsupportedLayerError("pooling with dilation and padding 'SAME', which runtimes read differently")
+        if str(call.attribute("auto_pad", "NOTSET")).startswith("SAME") and kernel.leaves_out:
+            # The padding would be negative: onnxruntime fails, or pads nothing.
+            raise UnsupportedLayerError("pooling with strides beyond the kernel and padding 'SAME'")
         call.frame.spend([*x.shape[1:2], *kernel.outputs, *kernel.size])
         return call.frame.of_image(makes(call, x, kernel))
 
@@ -257,7 +268,7 @@ def _global_root(call: Call) -> View:
 
 
 def _batch_norm(call: Call) -> Any:
-    if call.attribute("training_mode", 0):
+    if call.attribute("training_mode", 0) or call.outputs > 1:  # before opset 14, more outputs mean training
         raise UnsupportedLayerError(
             "batch norm with the statistics of the batch mixes its points: export it after .eval()"
         )

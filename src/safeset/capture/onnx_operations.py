@@ -9,7 +9,7 @@ from torch import Tensor
 
 from safeset.capture import expressions as ex
 from safeset.capture.expressions import Squares, Value
-from safeset.capture.graph import POINTS, View
+from safeset.capture.graph import View
 from safeset.capture.onnx_call import Call
 from safeset.capture.onnx_images import IMAGES
 from safeset.errors import UnsupportedLayerError
@@ -114,12 +114,12 @@ def _extreme(call: Call, smaller: bool) -> Value:
 
 def _dense(call: Call, x: View, weight: Tensor, bias: Tensor | None = None) -> View:
     """Wx + b along the last axis; a point with one row is a vector, so that a head is seen to be one."""
-    rows = x.shape[1:-1]
+    rows, points = x.shape[1:-1], call.graph.points
     call.frame.spend([*rows, len(weight)])
-    if len(x.shape) < 3 or x.places.numel() != POINTS * x.shape[-1]:
+    if len(x.shape) < 3 or x.places.numel() != points * x.shape[-1]:
         return ex.dense(call.graph, x, weight, bias, call.name)
-    flat = ex.dense(call.graph, x.map(lambda places: places.reshape(POINTS, -1)), weight, bias, call.name)
-    return flat.map(lambda places: places.reshape(POINTS, *rows, -1))
+    flat = ex.dense(call.graph, x.map(lambda places: places.reshape(points, -1)), weight, bias, call.name)
+    return flat.map(lambda places: places.reshape(points, *rows, -1))
 
 
 def _product(call: Call, x: Value, y: Value) -> View:

@@ -9,11 +9,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from safeset.capture.expressions import Absent, Value
-from safeset.capture.graph import POINTS, View
+from safeset.capture.graph import View
 from safeset.capture.onnx_call import Call
 from safeset.errors import UnsupportedLayerError
 
 _FLOATS = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}
+_INTEGERS = {
+    2: (0, 2**8 - 1),
+    3: (-(2**7), 2**7 - 1),
+    4: (0, 2**16 - 1),
+    5: (-(2**15), 2**15 - 1),
+    6: (-(2**31), 2**31 - 1),
+    7: (-(2**63), 2**63 - 1),
+    12: (0, 2**32 - 1),
+}
 MASK = Absent("which entries were dropped: only values can be used")
 
 
@@ -45,7 +54,7 @@ def _wanted(call: Call, place: int, name: str) -> list[int]:
 def _reshape(call: Call) -> Value:
     x, wanted = call.value(), _wanted(call, 1, "shape")
     shape, keep_zeros = call.frame.shape(x), call.attribute("allowzero", 0)
-    target = call.frame.target(wanted) if isinstance(x, View) else wanted
+    target = wanted
     if not keep_zeros:
         if any(size == 0 and place >= len(shape) for place, size in enumerate(target)):
             raise UnsupportedLayerError(f"a shape {wanted} for a value of shape {list(shape)}")
@@ -150,6 +159,8 @@ def _pad(call: Call) -> Value:
     call.frame.spend([size for place, size in enumerate(shape) if place not in chosen] + sizes)
     if mode == "constant":
         return _padded_by(call, ends, value)
+    if min(pads, default=0) < 0:
+        raise UnsupportedLayerError(f"padding by {mode!r} that also cuts off: runtimes cut before or after")
     rows = {axis: _around(shape[axis], before, after, mode) for axis, before, after in ends if before or after}
 
     def move(places: Tensor) -> Tensor:
@@ -189,7 +200,7 @@ def _around(size: int, before: int, after: int, mode: str) -> list[int]:
 def _expand(call: Call) -> Value:
     x, wanted = call.value(), _wanted(call, 1, "shape")
     shape = call.frame.shape(x)
-    target = list(torch.broadcast_shapes(shape, call.frame.target(wanted)))  # type: ignore[no-untyped-call]
+    target = list(torch.broadcast_shapes(shape, wanted))  # type: ignore[no-untyped-call]
     call.frame.spend(target)
     return _move(call, lambda places: places.expand(target))
 
@@ -236,7 +247,6 @@ def _concat(call: Call) -> Value:
     if not any(isinstance(part, View) for part in parts):
         return torch.cat([part for part in parts if isinstance(part, Tensor)], axis)
     frame.spend([sum(math.prod(frame.shape(part)) for part in parts)])
-    parts = [part if isinstance(part, View) else _in_batch(call, part) for part in parts]
     zeros = [torch.zeros(frame.shape(part), dtype=torch.float64) for part in parts]
     views = [part if isinstance(part, View) else _view_of_zeros(call, part) for part in parts]
     found = frame.moved(lambda *places: torch.cat(places, axis), *views)
@@ -246,30 +256,15 @@ def _concat(call: Call) -> Value:
     return call.added(found, torch.cat(fixed, axis))
 
 
-def _in_batch(call: Call, part: Tensor) -> Tensor:
-    """A constant with as many rows as views have points, where the file has a batch of a fixed size."""
-    fixed = call.frame.batch is not None and part.ndim and part.shape[0] == call.frame.batch
-    if not fixed or not bool((part == part[:1]).all()):
-        return part
-    return part[:1].expand(POINTS, *part.shape[1:])
-
-
 def _view_of_zeros(call: Call, part: Tensor) -> View:
     zeros = torch.zeros(part.shape, dtype=torch.float64)
-    return View(zeros.expand(POINTS, *part.shape) if call.frame.hidden else zeros)
+    return View(zeros.expand(call.graph.points, *part.shape) if call.frame.hidden else zeros)
 
 
 def _shape(call: Call) -> Tensor:
-    shape = _stated(call)
+    shape = call.frame.shape(call.value())
     start, end = call.attribute("start", 0), call.attribute("end", len(shape))
     return torch.tensor(shape[start:end], dtype=torch.int64)
-
-
-def _stated(call: Call) -> list[int]:
-    """The shape of a value in the file: with its own batch, where that is fixed."""
-    x = call.value()
-    shape, batch = list(call.frame.shape(x)), call.frame.batch
-    return [batch, *shape[1:]] if batch is not None and isinstance(x, View) and shape[:1] == [POINTS] else shape
 
 
 def _dropout(call: Call) -> Any:
@@ -292,7 +287,12 @@ def _cast(call: Call) -> Value:
         return x.to(_FLOATS[wanted]).double()
     if wanted == 9:
         return x.bool()
-    if wanted in (2, 3, 4, 5, 6, 7, 12):
+    if wanted in _INTEGERS:
+        least, largest = _INTEGERS[wanted]
+        numbers = x.double()
+        fits = (numbers > float(least - 1)) & (numbers < float(largest + 1))
+        if not bool(fits.all()) and (x.is_floating_point() or wanted != 7):
+            raise UnsupportedLayerError(f"a cast of numbers that type {wanted} does not have")
         return x.to(torch.int64)
     raise UnsupportedLayerError(f"a cast to type {wanted}")
 
@@ -321,7 +321,7 @@ SHAPES: dict[str, Callable[[Call], Any]] = {
     "SpaceToDepth": _space_to_depth,
     "Concat": _concat,
     "Shape": _shape,
-    "Size": lambda call: torch.tensor(math.prod(_stated(call))),
+    "Size": lambda call: torch.tensor(math.prod(call.frame.shape(call.value()))),
     "Dropout": _dropout,
     "Identity": lambda call: call.value(),
     "Cast": _cast,

@@ -92,9 +92,9 @@ class Rows:
         return worst.amax(dim=2) if len(self.bounds) else values.new_full((len(values), len(self.members)), -math.inf)
 
     def surely_hold(self, case: int, upper: Sequence[float]) -> bool:
-        """Whether all rows of a case hold where they are at most ``upper``."""
+        """Whether all rows of a case hold where they are at most ``upper``; of infinite bounds nothing follows."""
         return all(
-            Fraction(high) < row.bound or (Fraction(high) == row.bound and not row.strict)
+            math.isfinite(high) and (Fraction(high) < row.bound or (Fraction(high) == row.bound and not row.strict))
             for row, high, own in zip(self.inequalities, upper, self.members[case].tolist(), strict=True)
             if own
         )
