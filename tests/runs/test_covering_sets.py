@@ -56,7 +56,9 @@ def test_a_record_has_both_sets(work, epsilon):
 
 
 def test_another_level(work):
-    sizes = [[len(one["coverage_set"]["classes"]) for one in records(work, alpha=alpha)] for alpha in ("0.3", None, "0.01")]
+    sizes = [
+        [len(one["coverage_set"]["classes"]) for one in records(work, alpha=alpha)] for alpha in ("0.3", None, "0.01")
+    ]
     assert all(few <= some <= many for few, some, many in zip(*sizes, strict=True))
     assert sizes[0] != sizes[2]
     with pytest.raises(ArgumentError, match="between 0 and 1"):

@@ -56,8 +56,8 @@ def certify_files(
     ``resized_from`` has the ``width`` and the ``height`` in pixels of an image that was resized, ``composited`` says
     whether a transparent one was put on a background, ``grey`` whether a grey one was repeated in 3 channels. A point
     that cannot be read has a ``problem`` instead. Where the run is calibrated, ``coverage_set`` has the classes that
-    hold the true one with a probability, and what that means in ``words``. A radius is None where no perturbation can break it.
-    Several workers take turns of points, and the first gets all the records, in order; the others get none.
+    hold the true one with a probability, and what that means in ``words``. A radius is None where no perturbation can
+    break it. Several workers take turns of points, and the first gets all the records, in order; the others get none.
 
     Args:
         path: the directory of a run, or an ONNX file; of a training that has not ended the weights so far are used.
