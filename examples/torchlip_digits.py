@@ -1,4 +1,4 @@
-"""A network of deel-torchlip, trained by its own layers and loss, gets answers that are certified sets.
+"""A network of deel-torchlip, trained by its own layers and loss, gets certified sets and coverage sets.
 
     pip install deel-torchlip
     python examples/torchlip_digits.py
@@ -7,6 +7,7 @@ Nothing of the network is rewritten. What it prints is in docs/other-libraries.m
 """
 
 import warnings
+from textwrap import fill
 
 import torch
 from torch import nn
@@ -15,12 +16,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it was written for earlier Pythons
     from deel import torchlip
 
-from safeset import Affinity, CertifiedNet, RelaxedTopK, Standard
+from safeset import Affinity, CertifiedNet, Coverage, RelaxedTopK, Standard
+from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.evaluation import evaluate
 from safeset.guarantees.guarantee import Guarantee
 
 EPSILON = 0.5
+ALPHA, CALIBRATION_POINTS = 0.1, 300
 LOOKALIKES = Affinity([["1", "4", "7"], ["3", "5", "8", "9"]])
 GUARANTEES: dict[str, Guarantee] = {
     "standard": Standard(),
@@ -54,6 +57,22 @@ def trained(epochs: int) -> nn.Module:
     return network.eval()
 
 
+def covered(net: CertifiedNet, points: Split) -> list[str]:
+    """Sets that hold the true class with a probability, calibrated on half of the points, counted on the others."""
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(0))
+    held_out, new = points[order[:CALIBRATION_POINTS]], points[order[CALIBRATION_POINTS:]]
+    coverage = Coverage.calibrate(net, held_out.exact, held_out.y, alpha=ALPHA)
+    measured = coverage.net.measure(new.exact)
+    promise = fill(f"{coverage.promise[0].upper()}{coverage.promise[1:]}.", 110)
+    lines = ["", promise, f"On the {len(new)} test digits that were not used for calibration:\n"]
+    lines += ["     ε  true class in the set  mean classes of a set"]
+    for epsilon in (0.0, EPSILON / 2, EPSILON):
+        sets = coverage.sets(measured, epsilon)
+        share = sets.gather(1, new.y[:, None]).double().mean()
+        lines.append(f"{epsilon:>6.2f}                  {share:.3f}  {sets.sum(1).double().mean():.2f}")
+    return lines
+
+
 def said(epochs: int = 30) -> str:
     """Train, certify, and say what came out."""
     network, data = trained(epochs), digits()
@@ -74,7 +93,7 @@ def said(epochs: int = 30) -> str:
             f"{name:<18}  {row['top1']:.3f}  {row['vra']:.3f}     {row['rejection_rate']:.3f}  "
             f"{row['smallest_set_size']:.2f}"
         )
-    return "\n".join(lines)
+    return "\n".join(lines + covered(nets["standard"], data.test))
 
 
 if __name__ == "__main__":

@@ -248,7 +248,7 @@ def test_a_pickle_of_a_calibrated_model_gives_the_same_sets(covering):
     again = pickle.loads(pickle.dumps(model))
     assert "_coverage" not in vars(again)
     assert (again.predict_set(table, epsilon=0.2)[1] == model.predict_set(table, epsilon=0.2)[1]).all()
-    assert again.coverage_.covers == model.coverage_.covers
+    assert again.coverage_.promise == model.coverage_.promise
 
 
 def test_what_cannot_be_calibrated_is_refused(fitted, iris):

@@ -206,7 +206,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def coverage_(self) -> Coverage:
-        """The `Coverage` of the fit, of scaled rows; what it promises is in its ``covers``."""
+        """The `Coverage` of the fit, of scaled rows; what it promises is in its ``promise``."""
         check_is_fitted(self)
         if "calibration_" not in vars(self):
             raise expected("a fit with `conformal_alpha`", "one without", "Set it, such as 0.1, and fit again.")

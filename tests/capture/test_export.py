@@ -245,6 +245,46 @@ def test_weights_outside_of_layers_cannot_be_estimated():
         net.estimate(None, net.start_vectors(), 1)
 
 
+class Gains(nn.Module):
+    """Factors that train, outside of layers; each is one of `factors`."""
+
+    def __init__(self, *factors):
+        super().__init__()
+        self.factors = factors
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 6)
+        self.gain, self.channels = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.linspace(-3, 2, 6))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        for layer, factor in zip((self.first, self.second), self.factors, strict=True):
+            x = torch.relu(layer(x) * factor(self))
+        return self.head(x)
+
+
+def test_factors_outside_of_layers_are_in_the_estimate():
+    torch.manual_seed(0)
+    network = Gains(lambda net: net.gain, lambda net: -net.channels.view(1, 6))
+    net = CertifiedNet(network, input_shape=(4,), guarantee="standard", epsilon=0.1, tighten=False)
+    with torch.no_grad():  # after the net was made: the loss sees it
+        network.gain.mul_(3)
+        network.channels.mul_(2)
+    vectors = net.start_vectors()
+    for _ in range(100):
+        constants, vectors = net.estimate(None, vectors, 2)
+    assert float(constants.scale.detach()) == pytest.approx(float(net.bounds().head.scale), rel=1e-3)
+    constants.scale.backward()
+    assert float(network.gain.grad) == pytest.approx(float(constants.scale.detach()) / 1.5)
+    assert network.channels.grad.nonzero().tolist() == [[0]]
+
+
+@pytest.mark.parametrize("factor", [lambda net: net.gain.exp(), lambda net: net.channels[:1], lambda net: 1 / net.gain])
+def test_computed_factors_outside_of_layers_cannot_be_estimated(factor):
+    net = CertifiedNet(Gains(lambda net: net.gain, factor), input_shape=(4,), guarantee="standard", epsilon=0.1)
+    assert len(net.certify(torch.zeros(2, 4))) == 2
+    with pytest.raises(UnsupportedLayerError, match="multiply with the parameter itself"):
+        net.estimate(None, net.start_vectors(), 1)
+
+
 def test_a_layer_of_one_s_own_is_asked_for_its_rule_inside_a_forward(monkeypatch):
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
     monkeypatch.setattr(registry, "RULES", rules.RULES)

@@ -102,3 +102,7 @@ def test_the_example_certifies_their_trained_network():
     assert "deel-torchlip says 1" in said
     assert "relaxed top-2" in said
     assert "{1,4,7}" in said
+    assert "With probability ≥ 90 %" in said
+    *_, clean, _, robust = (line.split() for line in said.splitlines())
+    assert float(clean[1]) > 0.8  # 0.9 on average
+    assert float(clean[2]) < float(robust[2]) <= 10  # classes in a set

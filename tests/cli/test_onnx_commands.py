@@ -29,7 +29,8 @@ def files(folder):
 
 def test_certify_answers_as_the_library_does(work):
     before = files(work)
-    output, _ = safeset("certify", "model.onnx", "points.npz", "--epsilon", "0.01", "--json", cwd=work)
+    output, errors = safeset("certify", "model.onnx", "points.npz", "--epsilon", "0.01", "--json", cwd=work)
+    assert errors.count("Not covered: the rounding of a runtime in float32.") == 1  # not for each point
     records = [json.loads(line) for line in output.splitlines()]
     net = package.load(work / "model.onnx", epsilon=0.01)
     found = net.certify(np.load(work / "points.npz")["x"])

@@ -1,5 +1,6 @@
 """The command `verify`, in both forms, and `supports`: what is printed, for people and for programs."""
 
+import numpy as np
 import pytest
 
 from helpers.commands import safeset
@@ -34,6 +35,18 @@ def test_sat_with_a_witness_as_vnn_comp_reads_it(work):
     assert (work / "found.txt").read_text() == output
 
 
+def test_of_an_onnx_file_it_is_said_which_rounding_is_covered(work):
+    pytest.importorskip("onnx")
+    from helpers.onnx_files import model, node, save
+
+    weights = {"w": np.array([[1.0, -1.0], [1.0, -1.0]])}
+    save(model([node("MatMul", "x", "w")], (2,), constants=weights), work, "net.onnx")
+    output, errors = safeset("verify", "net.onnx", "no.vnnlib", cwd=work)
+    assert output == "unsat\n"
+    assert errors.count("Not covered: the rounding of a runtime.") == 1
+    assert "Not covered" not in safeset("verify", "net.nnet", "no.vnnlib", cwd=work)[1]
+
+
 def test_the_form_of_version_2(work):
     output, _ = safeset("verify", "second.vnnlib", "--network", "f=net.nnet", "--timeout", "20", cwd=work)
     lines = output.splitlines()
@@ -63,6 +76,7 @@ def test_floats_are_refused_unless_they_may_be_read_as_real(work):
         (["none.nnet", "yes.vnnlib"], "no file"),
         (["net.nnet", "none.vnnlib"], "none.vnnlib"),
         (["yes.vnnlib", "yes.vnnlib"], ".onnx or .nnet"),
+        (["yes.vnnlib", "net.nnet"], "Exchange the two files"),
         (["net.nnet", "net.nnet"], "VNN-LIB"),
         (["net.nnet", "yes.vnnlib", "--witness", "yes.vnnlib"], "to be read"),
         (["net.nnet", "yes.vnnlib", "--timeout", "0"], "above 0"),

@@ -240,7 +240,7 @@ def test_poisoned_points():
     assert coverage.poisoned(5).thresholds[0] == own[rank(100, Fraction(1, 10)) - 1 + 5]
     assert coverage.poisoned(10).thresholds[0] == -math.inf
     assert coverage.poisoned(0).thresholds[0] == coverage.thresholds[0]
-    assert "5 of the calibration points are an attacker's" in coverage.poisoned(5).covers
+    assert "5 of the calibration points are an attacker's" in coverage.poisoned(5).promise
     # Whatever the attacker does with five points, the threshold is no higher than that of the clean ones.
     wrong = y.clone()
     with torch.no_grad():
@@ -264,18 +264,18 @@ def test_a_confident_calibration():
     own = coverage.scores(x, round="down").gather(1, y[:, None])[:, 0].sort(descending=True).values
     assert coverage.thresholds[0] == own[278]
     assert coverage.at(confidence=0).thresholds[0] == own[270]
-    assert "with 95 % confidence in this calibration set" in coverage.covers
-    assert "on average" not in coverage.covers
+    assert "with 95 % confidence in this calibration set" in coverage.promise
+    assert "on average" not in coverage.promise
 
 
 def test_the_words_are_not_those_of_certificates():
     net = linear_net()
     x, y = drawn(100)
     coverage = Coverage.calibrate(net, x, y)
-    assert "with probability ≥ 90 %, on average over calibration sets" in coverage.covers
-    assert "certif" not in coverage.covers + repr(coverage)
-    assert "assuming" not in coverage.covers
-    assert "exp and log" in Coverage.calibrate(net, x, y, score="soft-min").covers
+    assert "with probability ≥ 90 %, on average over calibration sets" in coverage.promise
+    assert "certif" not in coverage.promise + repr(coverage)
+    assert "assuming" not in coverage.promise
+    assert "exp and log" in Coverage.calibrate(net, x, y, score="soft-min").promise
 
 
 @pytest.mark.parametrize(

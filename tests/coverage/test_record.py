@@ -49,7 +49,7 @@ def test_a_record_comes_back(changes):
     for other in (net, net.frozen()):
         again = Coverage.from_record(json.loads(text), other)
         assert repr(again) == repr(coverage)
-        assert again.covers == coverage.covers
+        assert again.promise == coverage.promise
         assert torch.equal(again.thresholds, coverage.thresholds)
         assert torch.equal(again.sets(x, 0.2), coverage.sets(x, 0.2))
         assert again.to_record() == coverage.to_record()

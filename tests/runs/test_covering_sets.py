@@ -46,17 +46,19 @@ def test_a_record_has_both_sets(work, epsilon):
     sets = coverage.sets(x, net.epsilon if epsilon is None else epsilon)
     answers = net.certify(x, epsilon=epsilon).records()
     for record, members, answer in zip(found, sets.tolist(), answers, strict=True):
-        assert record["covers"]["classes"] == [str(place) for place, member in enumerate(members) if member]
-        assert record["covers"]["alpha"] == 0.1
-        assert record["covers"]["epsilon"] == record["epsilon"] == (0.3 if epsilon is None else epsilon)
+        assert record["coverage_set"]["classes"] == [str(place) for place, member in enumerate(members) if member]
+        assert record["coverage_set"]["alpha"] == 0.1
+        assert record["coverage_set"]["epsilon"] == record["epsilon"] == (0.3 if epsilon is None else epsilon)
         assert (record["core"], record["promise"]) == (answer["core"], answer["promise"])
-        assert "with probability ≥ 90 %, on average over calibration sets" in record["covers"]["words"]
-        assert "certif" not in record["covers"]["words"]
+        assert "with probability ≥ 90 %, on average over calibration sets" in record["coverage_set"]["words"]
+        assert "certif" not in record["coverage_set"]["words"]
         assert "probab" not in record["promise"]
 
 
 def test_another_level(work):
-    sizes = [[len(one["covers"]["classes"]) for one in records(work, alpha=alpha)] for alpha in ("0.3", None, "0.01")]
+    sizes = [
+        [len(one["coverage_set"]["classes"]) for one in records(work, alpha=alpha)] for alpha in ("0.3", None, "0.01")
+    ]
     assert all(few <= some <= many for few, some, many in zip(*sizes, strict=True))
     assert sizes[0] != sizes[2]
     with pytest.raises(ArgumentError, match="between 0 and 1"):
@@ -66,7 +68,7 @@ def test_another_level(work):
 def test_a_level_without_a_calibration_names_the_command(tmp_path, work):
     run = trained_run(tmp_path)
     some = [str(work / "some.npz")]
-    assert "covers" not in next(certify_files(run.path, some, device="cpu", stdin=None))
+    assert "coverage_set" not in next(certify_files(run.path, some, device="cpu", stdin=None))
     with pytest.raises(ArgumentError, match="First: safeset calibrate"):
         next(certify_files(run.path, some, device="cpu", stdin=None, alpha="0.1"))
 
@@ -92,9 +94,9 @@ def test_what_is_printed_keeps_the_two_apart(work):
     assert "no perturbation" not in covers
     out, _ = safeset("certify", "run", "some.npz", "--csv", "--alpha", "0.2", cwd=work)
     rows = list(csv.DictReader(io.StringIO(out)))
-    wanted = [one["covers"]["classes"] for one in records(work, alpha="0.2")]
-    assert [row["covers"].split("|") for row in rows] == wanted
-    assert {row["covers_alpha"] for row in rows} == {"0.2"}
+    wanted = [one["coverage_set"]["classes"] for one in records(work, alpha="0.2")]
+    assert [row["coverage_set"].split("|") for row in rows] == wanted
+    assert {row["coverage_alpha"] for row in rows} == {"0.2"}
 
 
 # -- evaluate ---------------------------------------------------------------------------------------------------------

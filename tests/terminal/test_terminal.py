@@ -57,7 +57,7 @@ CASES = {
         (["certify", "runs/photos", "a.jpg", "--json"], "━", '"certified"'),
         (
             ["certify", "runs/calibrated", "a.jpg", "b.png"],
-            *("━", "covers", "Certified: no perturbation of L2 norm", "Covers: with probability ≥ 60 %", "0.25"),
+            *("━", "coverage set", "Certified: no perturbation of L2 norm", "Covers: with probability ≥ 60 %", "0.25"),
         ),
         (["certify", "runs/photos", "a.jpg", "--csv"], "━", "name,certified,core"),
         (["certify", "model.onnx", "a.jpg", "--epsilon", "0.001"], "━", "proving", "a.jpg", "stays the best class"),

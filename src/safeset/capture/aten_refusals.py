@@ -1,12 +1,6 @@
 """Operations of PyTorch that have no Lipschitz constant, and what to use instead."""
 
-import os
-import re
 from collections.abc import Mapping
-from pathlib import Path
-
-import torch
-from torch import nn
 
 SQUARES = "a square has no Lipschitz constant, unless its sum is under a root"
 _NO_CONSTANT = "has no global Lipschitz constant"
@@ -48,18 +42,3 @@ REFUSED: Mapping[str, str] = {
         "a choice that depends on the input jumps. Write it with relu, maximum, minimum or clamp",
     ),
 }
-
-
-def cannot_export(network: nn.Module, error: Exception) -> str:
-    """Why torch.export refuses a network, with the user's own line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0] if lines else type(error).__name__
-    own = re.findall(r'File "([^"]+)", line (\d+)', str(error))
-    torch_home = f"{Path(torch.__file__).parent}{os.sep}"
-    where = next((f" ({path}, line {line})" for path, line in reversed(own) if not path.startswith(torch_home)), "")
-    return (
-        f"Expected a network that torch.export can capture, but got a {type(network).__name__} that it refuses"
-        f"{where}: {reason.rstrip('.')}. Branches and loops must not depend on values of the input, each point of a "
-        "batch must be computed alone, the size of the batch must stay open (for len(x) write x.shape[0]), and "
-        "input_shape must be the shape of one input."
-    )

@@ -2,14 +2,11 @@
 
 import logging
 import operator
-import os
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,11 +14,13 @@ from torch import Tensor, fx, nn
 
 from safeset.capture.aten import computes_with_batch, handle, name_of
 from safeset.capture.aten_handlers import HANDLERS
-from safeset.capture.aten_refusals import REFUSED, cannot_export
+from safeset.capture.aten_refusals import REFUSED
 from safeset.capture.comparison import DEPENDS, ONE_TENSOR
 from safeset.capture.expressions import FIXED, Absent, Squares
+from safeset.capture.factors import Factors
 from safeset.capture.graph import POINTS, Graph, View
 from safeset.capture.in_place import roots_of_writes, writes
+from safeset.capture.source_lines import cannot_export, operation_name, source_line
 from safeset.capture.squares import Signs
 from safeset.errors import ArgumentError, SafesetError, UnsupportedLayerError, expected
 from safeset.numerics.strict import without_modes
@@ -50,6 +49,7 @@ class Exported:
             of the operations in it say where others have written.
         input_shape: of one input.
         form: types, attributes and methods of all modules, without their tensors.
+        factors: the parameters outside of layers that nodes of its program multiply with, once it was read.
     """
 
     graph: fx.Graph
@@ -59,6 +59,7 @@ class Exported:
     is_rewritten: bool
     input_shape: Shape
     form: tuple[Any, ...]
+    factors: dict[str, str] = field(default_factory=dict)
 
     def is_of(self, network: nn.Module, input_shape: Shape) -> bool:
         """Whether it is what a network computes that may have other weights."""
@@ -113,6 +114,7 @@ class _Reading:
     exported: Exported
     network: nn.Module
     graph: Graph
+    factors: Factors = field(default_factory=Factors)
 
     def program(self) -> Program:
         values: dict[fx.Node, Any] = {}
@@ -125,6 +127,7 @@ class _Reading:
             if node.op == "placeholder":
                 values[node] = self._given(node, tensors)
             elif node.op == "output":
+                self.exported.factors.update(self.factors.by_node)
                 return self._finished(values, node)
             elif node in layers.inside:
                 continue
@@ -136,7 +139,10 @@ class _Reading:
 
     def _given(self, node: fx.Node, tensors: Mapping[str, Tensor]) -> Any:
         if node.name in self.exported.names:
-            return tensors[self.exported.names[node.name]].detach()
+            name = self.exported.names[node.name]
+            if isinstance(tensors[name], nn.Parameter):
+                self.factors.is_parameter(node, name)
+            return tensors[name].detach()
         if node.name in self.exported.constants:
             return self.exported.constants[node.name]
         return self.graph.input()
@@ -146,6 +152,8 @@ class _Reading:
         given: Any = fx.map_arg((node.args, node.kwargs), values.__getitem__)
         args, kwargs = tuple(given[0]), dict(given[1])
         target: Any = node.target
+        if not _depends(args, kwargs):
+            self.factors.computed(node)
         if target is operator.getitem:
             return args[0][args[1]]
         if str(target) == "aten.sym_size.int":
@@ -157,7 +165,10 @@ class _Reading:
                 return target(*args, **kwargs)
         try:
             _check_numbers(node)
-            return handle(self.graph, target, args, kwargs, _name(node) if layer is None else layer.name)
+            before = len(self.graph.nodes)
+            found = handle(self.graph, target, args, kwargs, operation_name(node) if layer is None else layer.name)
+            self.factors.made(node, self.graph.nodes[before:])
+            return found
         except Exception as error:  # whatever torch says of shapes that do not fit
             raise self._refusal(node, error) from None
 
@@ -214,7 +225,7 @@ class _Reading:
             reason = REFUSED["scaled_dot_product_attention"]  # whatever it does first, such as moving the batch
         return UnsupportedLayerError(
             f"Expected operations with a Lipschitz constant that safeset can prove, but got {node.target}"
-            f"{_line(node)}: {reason}. To teach safeset a layer of your own: safeset.register_layer."
+            f"{source_line(node)}: {reason}. To teach safeset a layer of your own: safeset.register_layer."
         )
 
 
@@ -287,30 +298,9 @@ def _check_numbers(node: fx.Node) -> None:
         raise UnsupportedLayerError("numbers must not depend on the size of the batch")
 
 
-def _name(node: fx.Node) -> str:
-    """The module that an operation is in, and what it is called in the graph, without its number."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = stack[-1][0] if stack else ""
-    kind = re.sub(r"_\d+$", "", node.name)
-    return f"{path}.{kind}" if path else kind
-
-
 def _described(found: Any) -> str:
     """What a network gives instead of one tensor."""
     return f"{len(found)} values" if isinstance(found, list | tuple) else "something that the input does not change"
-
-
-def _line(node: fx.Node) -> str:
-    """Where in the user's own code an operation stands: the innermost line outside of torch."""
-    frames = re.findall(
-        r'File "([^"]+)", line (\d+), in [^\n]*(?:\n\s*(?!File "|\s)([^\n]+))?', node.meta.get("stack_trace") or ""
-    )
-    torch_home = f"{Path(torch.__file__).parent}{os.sep}"
-    own = [frame for frame in frames if not frame[0].startswith(torch_home)]
-    if not own:
-        return f" in layer {_name(node)!r}"
-    path, line, code = own[-1]
-    return f" at `{code.strip()}` ({path}, line {line})" if code else f" ({path}, line {line})"
 
 
 @contextmanager

@@ -62,8 +62,7 @@ def calibrate(
         return
     about = record["points"]
     console.out.print(f"{about['count']:,} points ({about['from']}): {about['drawn']}.")
-    covers = coverage.covers
-    console.out.print(f"\nCovers: {covers}.")
+    console.out.print(f"\nCovers: {coverage.promise}.")
     everywhere = int((coverage.thresholds == -math.inf).sum())
     if everywhere:
         few = f"at least {coverage.fewest:,} points{' of a class' if coverage.by_class else ''} are needed"

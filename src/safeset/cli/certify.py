@@ -52,6 +52,7 @@ def certify(
     check_format(as_json, as_csv)
     from safeset.certificates.promises import check_preference
     from safeset.runs.certify_files import certify_files
+    from safeset.runs.onnx_models import COVERED, is_onnx
     from safeset.system.workers import join_workers
 
     check_preference(prefer)
@@ -79,6 +80,8 @@ def certify(
         )
         records = console.show_wait(records, "proving the network's bounds")
         unread = _show(records, as_json=as_json, as_csv=as_csv, header=workers.first)
+    if is_onnx(run) and workers.first:
+        console.err.print(COVERED, style="dim")
     console.print_notes(notes)
     if proof is not None:
         _write_proof(proof, proofs, Path(run) / "model.safetensors")

@@ -22,9 +22,9 @@ RATES = {
 }
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
 COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "grey", "unfinished"]
-COLUMNS += ["covers", "covers_alpha", "problem"]
+COLUMNS += ["coverage_set", "coverage_alpha", "problem"]
 COVERED = ["clean", "guaranteed", "under attack", "mean size", "10 %", "median", "90 %", "one class"]
-SHOWN = 8  # of the classes of a set that covers
+SHOWN = 8  # of the classes of a coverage set
 
 
 def rates(row: dict[str, Any], columns: Mapping[str, str] = RATES) -> list[str]:
@@ -111,27 +111,27 @@ def show_certificates(records: list[dict[str, Any]]) -> int:
         )
     else:
         title = ""
-    covers = [record["covers"] for record in good if "covers" in record]
-    header = ["point", "answer", "may also include", "what holds", *["covers"] * bool(covers)]
-    body = [[*_certificate_cells(record), *[_covering(record)] * bool(covers)] for record in records]
+    covering = [record["coverage_set"] for record in good if "coverage_set" in record]
+    header = ["point", "answer", "may also include", "what holds", *["coverage set"] * bool(covering)]
+    body = [[*_certificate_cells(record), *[_covering(record)] * bool(covering)] for record in records]
     print_table(title, header, body, texts=len(header))
-    if covers:
+    if covering:
         out.print(
-            f"Certified: no perturbation of L2 norm ≤ {shown_epsilon(covers[0]['epsilon'])} can change what holds of "
+            f"Certified: no perturbation of L2 norm ≤ {shown_epsilon(covering[0]['epsilon'])} can change what holds of "
             "an answer. It is proved of the network, and does not say which class is true.",
             style="dim",
         )
-        out.print(f"Covers: {covers[0]['words']}. It is a probability, and no certificate.", style="dim")
+        out.print(f"Covers: {covering[0]['words']}. It is a probability, and no certificate.", style="dim")
     return len(records) - len(good)
 
 
 def _covering(record: dict[str, Any]) -> str:
-    """The set that covers, as a cell.
+    """The coverage set, as a cell.
 
-    >>> _covering({"covers": {"classes": ["cat", "dog"]}})
+    >>> _covering({"coverage_set": {"classes": ["cat", "dog"]}})
     '{cat, dog}'
     """
-    classes = record["covers"]["classes"] if "covers" in record else []
+    classes = record["coverage_set"]["classes"] if "coverage_set" in record else []
     more = len(classes) - SHOWN
     text = _names(classes) if more <= 1 else f"{_names(classes[:SHOWN])} and {more} more"
     return f"{{{text}}}" if classes else ""
@@ -176,8 +176,8 @@ def row(cells: Sequence[Any]) -> str:
 
 def cells(record: dict[str, Any]) -> list[Any]:
     """A record of a certificate as cells of a CSV row; lists are joined by |, an infinite radius is inf."""
-    covers = record.get("covers", {})
-    record = {**record, "covers": covers.get("classes", []), "covers_alpha": covers.get("alpha", "")}
+    covering = record.get("coverage_set", {})
+    record = {**record, "coverage_set": covering.get("classes", []), "coverage_alpha": covering.get("alpha", "")}
 
     def cell(name: str) -> Any:
         value = record.get(name, "")

@@ -1,5 +1,6 @@
 """The commands that help to choose: ε and K, and affinity sets."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,7 +58,7 @@ def suggest(
     """Show what ε and K cost on points that were not trained on, in a table and a plot, and suggest a choice."""
     from safeset.runs.run import Run
     from safeset.runs.suggestion import suggest_for_run
-    from safeset.system.files import json_text, write_whole
+    from safeset.system.files import write_whole
 
     check_alone()
     run = find_run(run)
@@ -76,17 +77,30 @@ def suggest(
         device=device,
         progress=console.progress,
     )
-    if as_json:
-        console.print_line(json_text(found.record()))
-    else:
-        _show(found)
-    if target is not None and drawn:
+    _present(found, lambda: _show(found), as_json)
+    if target is None:
+        return
+    if drawn:
         from safeset.runs.tradeoffs import tradeoffs
 
         write_whole(target, tradeoffs(found))
-    note = f"Drawn: {target}" if drawn else "No plot without matplotlib: pip install 'safeset[report]' brings it."
-    if target is not None:
-        (console.err if as_json else console.out).print(f"\n{note}")
+    no_plot = "No plot without matplotlib: pip install 'safeset[report]' brings it."
+    _note(f"Drawn: {target}" if drawn else no_plot, as_json)
+
+
+def _present(found: "Suggestion | AffinitySuggestion", show: Callable[[], None], as_json: bool) -> None:
+    """Print a suggestion for people, or all its numbers as JSON."""
+    from safeset.system.files import json_text
+
+    if as_json:
+        console.print_line(json_text(found.record()))
+    else:
+        show()
+
+
+def _note(text: str, as_json: bool) -> None:
+    """Say at the end which file was written; beside JSON on standard error."""
+    (console.err if as_json else console.out).print(f"\n{text}")
 
 
 def _show(found: "Suggestion") -> None:
@@ -131,7 +145,7 @@ def suggest_affinity(
     """Propose affinity sets from points that were held out: few pairs that recover most of what top-K gains."""
     from safeset.runs.affinity_suggestion import suggest_affinity as propose
     from safeset.runs.run import Run
-    from safeset.system.files import json_text, write_whole
+    from safeset.system.files import write_whole
 
     check_alone()
     run = find_run(run)
@@ -155,14 +169,11 @@ def suggest_affinity(
         device=device,
         progress=console.progress,
     )
-    if as_json:
-        console.print_line(json_text(found.record()))
-    else:
-        _show_affinity(found)
+    _present(found, lambda: _show_affinity(found), as_json)
     if found.sets:
         write_whole(target, found.text())
-    note = f"Written: {target}. As a guarantee: affinity:{target}" if found.sets else "Nothing was written."
-    (console.err if as_json else console.out).print(f"\n{note}")
+    written = f"Written: {target}. As a guarantee: affinity:{target}"
+    _note(written if found.sets else "Nothing was written.", as_json)
 
 
 def _show_affinity(found: "AffinitySuggestion") -> None:

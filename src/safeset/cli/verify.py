@@ -9,6 +9,10 @@ from safeset.cli.options import check_alone, check_target
 from safeset.errors import expected, nearest
 from safeset.terminal import console
 
+COVERED = (
+    "Decided in exact arithmetic, of the numbers in the file; those that it computes from constants are rounded to "
+    "float64 once. Not covered: the rounding of a runtime."
+)
 Files = Annotated[
     list[Path], typer.Argument(metavar="[NETWORK] PROPERTY", help="A network (.onnx, .nnet), and a VNN-LIB file.")
 ]
@@ -49,11 +53,15 @@ def verify(
         if witness is not None:
             write_whole(witness, f"{verdict.answer}\n{text}\n")
     console.err.print(verdict.reason)
+    if verdict.answer != "unknown" and model.suffix.lower() == ".onnx":
+        console.err.print(COVERED, style="dim")
 
 
 def _given(files: list[Path], networks: list[str]) -> tuple[Path, Path, str | None]:
     """The property, the network, and the name that 2.0 has for it, from either form of the command."""
     if len(files) == 2 and not networks:
+        if files[0].suffix.lower() == ".vnnlib" and files[1].suffix.lower() in (".onnx", ".nnet"):
+            raise expected("the network before the property", "them in the other order", "Exchange the two files.")
         return files[1], files[0], None
     if len(files) != 1 or len(networks) != 1:
         got = f"{len(files)} files and {len(networks)} of --network"

@@ -22,7 +22,7 @@ from safeset.coverage.curve import Curve, curve
 from safeset.coverage.ranks import as_level, fewest, rank
 from safeset.coverage.record import MOST_POINTS, Stored, from_values, to_values
 from safeset.coverage.scores import Geometry, Points, Score
-from safeset.coverage.words import describe, promise
+from safeset.coverage.words import describe, promise_of
 from safeset.errors import expected
 from safeset.inputs import Numbers, as_count
 from safeset.nets.certifying import Certifying
@@ -100,7 +100,7 @@ class Coverage:
         """
         if not isinstance(net, Certifying):
             raise expected("`net` to be a CertifiedNet", type(net).__name__)
-        frozen: FrozenNet = net.frozen()  # type: ignore[operator]
+        frozen = net.frozen()
         level, sure = as_level(alpha, "`alpha`"), check_confidence(confidence)
         which = Score.of(score, frozen.classes, k, tau)
         points = x if isinstance(x, Measured) else frozen.measure(x)
@@ -116,7 +116,7 @@ class Coverage:
             found = which.below(Points(*enclosed[:3]), geometry).cpu()
             own = found.gather(1, labels[:, None])[:, 0]
             order = own.argsort(descending=True, stable=True)
-        about = (frozen, own[order], labels[order], enclosed.program, weights_digest(net.network.state_dict()))  # type: ignore[union-attr]
+        about = (frozen, own[order], labels[order], enclosed.program, weights_digest(net.network.state_dict()))
         return cls(level, which, by_class, sure, 0, scale, *about, geometry, None)
 
     # -- sets ---------------------------------------------------------------------------------------------------------
@@ -253,10 +253,10 @@ class Coverage:
     # -- words and records --------------------------------------------------------------------------------------------
 
     @property
-    def covers(self) -> str:
+    def promise(self) -> str:
         """What is promised, of what, and what is assumed, in words."""
         assumptions = (*self._program.assumptions, *self.score.assumptions)
-        return promise(self, assumptions, self.net.device.type)
+        return promise_of(self, assumptions, self.net.device.type)
 
     def __repr__(self) -> str:
         return describe(self)
@@ -292,10 +292,10 @@ class Coverage:
         if not isinstance(net, Certifying):
             raise expected("`net` to be a CertifiedNet", type(net).__name__)
         stored = from_values(record)
-        frozen: FrozenNet = net.frozen()  # type: ignore[operator]
+        frozen = net.frozen()
         sealed, proof = frozen._proved()
         if stored.classes != sealed.program.classes or stored.program != sealed.program.digest():
-            same = stored.weights == weights_digest(net.network.state_dict())  # type: ignore[union-attr]
+            same = stored.weights == weights_digest(net.network.state_dict())
             raise expected(
                 "the network that was calibrated",
                 "the same weights, folded into layers with other last bits"

@@ -64,7 +64,7 @@ class Score:
     tau: float | None
 
     @classmethod
-    def of(cls, kind: object, classes: int, k: object = None, tau: object = None) -> "Score":
+    def of(cls, kind: object, classes: int, k: int | None = None, tau: object = None) -> "Score":
         """A score, if it is one of so many classes.
 
         Raises:
@@ -75,7 +75,7 @@ class Score:
         if kind == "membership":
             if tau is not None:
                 raise expected("`tau` only for the score 'soft-min'", f"tau={tau!r} for 'membership'"[:200])
-            return cls(kind, TopK(1 if k is None else k).largest_k(classes), None)  # type: ignore[arg-type]
+            return cls(kind, TopK(1 if k is None else k).largest_k(classes), None)
         if k not in (None, 1):
             raise expected("`k` only for the score 'membership'", f"k={k!r} for 'soft-min'"[:200])
         number = as_number(TAU if tau is None else tau)

@@ -32,7 +32,7 @@ def probability(coverage: "Coverage") -> str:
     return said
 
 
-def promise(coverage: "Coverage", assumptions: Sequence[str], device: str) -> str:
+def promise_of(coverage: "Coverage", assumptions: Sequence[str], device: str) -> str:
     """What is promised, of what inputs, and what is assumed."""
     drawn = "independently as" if coverage.confidence is not None else "as"
     said = (

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,9 @@ from safeset.program.rules import check_untouched
 from safeset.proofs.portable import Seen
 from safeset.proofs.prove import Bounds, Proof
 
+if TYPE_CHECKING:
+    from safeset.nets.frozen import FrozenNet
+
 POINTS_AT_ONCE = {"cpu": 64, "cuda": 256}  # smaller batches let the allocator use buffers again on a CPU
 
 
@@ -38,6 +42,7 @@ class Certifying(nn.Module):
         class_names: for printing and records.
         units: what the inputs are measured in, where a run says so.
         trained_for: the ε that `safeset.train` trains it for.
+        network: the module inside; of a frozen net a copy as plain layers.
     """
 
     input_shape: tuple[int, ...]
@@ -47,6 +52,11 @@ class Certifying(nn.Module):
     class_names: tuple[str, ...] | None
     units: str
     trained_for: float | None
+    network: nn.Module
+
+    @abstractmethod
+    def frozen(self) -> "FrozenNet":
+        """The network as it is now, proved once, which nothing can change."""
 
     @property
     @abstractmethod

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
 
 from safeset.capture.expressions import FIXED
+from safeset.capture.factors import COMPUTED
 from safeset.certificates.constants import HeadConstants
 from safeset.errors import UnsupportedLayerError, expected, nearest
 from safeset.program.from_modules import is_plain, layer_names
@@ -30,21 +32,31 @@ class Part:
         place: where it stands.
         layer: the name of the module that it is, if that has a rule; it trains.
         factor: the Lipschitz constant of what is no module and has no weights.
+        weight: the parameter outside of layers that it multiplies with; it trains too.
     """
 
     place: Place
     layer: str | None
     factor: float | None
+    weight: str | None = None
 
 
-def parts_of(network: nn.Module, program: Program) -> tuple[Part, ...]:
-    """The nodes of a network's program as an estimate sees them."""
+def parts_of(network: nn.Module, program: Program, weights: Mapping[str, str]) -> tuple[Part, ...]:
+    """The nodes of a network's program as an estimate sees them.
+
+    Args:
+        network: the module.
+        program: what it computes.
+        weights: the names of parameters outside of layers that nodes multiply with, `COMPUTED` where it is of several.
+    """
     modules, parts = dict(network.named_modules(remove_duplicate=False)), []
     for node in program.nodes:
         name = node.name.partition("@")[0]  # a layer that is called twice is two nodes
         module = modules.get(name)
         if module is not None and node.place.is_layer and has_rule(module):
             parts.append(Part(node.place, name, None))
+        elif node.name in weights:
+            parts.append(Part(node.place, None, None, weights[node.name]))
         else:
             weighted = isinstance(node.operation, Linear | ChannelAffine | Sliding) and node.operation.constants()
             fixed = not weighted or node.place.type == FIXED
@@ -132,9 +144,11 @@ class _Estimate(nn.Module):
     def factor(self, part: Part, vectors: Vectors, iterations: int, following: dict[str, Tensor]) -> Tensor | float:
         """The estimate of a layer; its next vector goes into ``following``."""
         place = part.place
+        if part.weight:
+            return attrgetter(part.weight)(self.network).abs().amax()  # type: ignore[no-any-return]
         if part.layer is None:
             if part.factor is None:
-                raise _only_certified(place)
+                raise _only_certified(place, part.weight)
             return part.factor
         layer = self.network.get_submodule(part.layer)
         rule, vector = training_rule(layer, part.layer), vectors.get(place.name)
@@ -147,7 +161,13 @@ class _Estimate(nn.Module):
         return factor
 
 
-def _only_certified(place: Place) -> UnsupportedLayerError:
+def _only_certified(place: Place, weight: str | None = None) -> UnsupportedLayerError:
+    if weight == COMPUTED:
+        return UnsupportedLayerError(
+            f"Expected factors of a forward to be parameters or constants, but got a {place.type} ({place.name!r}) "
+            "that is computed from parameters outside of layers, which a loss would not follow: multiply with the "
+            "parameter itself, or use a layer. Without that it can only be certified."
+        )
     return UnsupportedLayerError(
         f"Expected weights in layers that have a rule, such as nn.Linear, but got a {place.type} whose weights the "
         f"forward takes from elsewhere ({place.name!r}): it can only be certified."

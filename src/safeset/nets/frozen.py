@@ -54,7 +54,7 @@ class FrozenNet(Certifying):
         return self._sealed.program.classes
 
     @property
-    def network(self) -> nn.Module:
+    def network(self) -> nn.Module:  # type: ignore[override]
         """The same as plain float64 layers, for other tools: a copy, whose changes do not reach this net."""
         with torch.inference_mode(False):
             return copy.deepcopy(self._sealed.layers)

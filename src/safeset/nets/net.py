@@ -70,7 +70,9 @@ class CertifiedNet(Certifying):
         if tighten is not None and not isinstance(tighten, bool):
             raise expected("`tighten` to be True, False or None", repr(tighten))
         _, program, self._exported = capture(network, self.input_shape)
-        self._parts, self.classes, self.products = parts_of(network, program), program.classes, program.products
+        weights = {} if self._exported is None else self._exported.factors
+        self._parts = parts_of(network, program, weights)
+        self.classes, self.products = program.classes, program.products
         self._tighten = tighten
         self.class_names = None if class_names is None else check_names(class_names, self.classes)
         guarantee = as_guarantee(guarantee)

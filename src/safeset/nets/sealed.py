@@ -71,7 +71,9 @@ class Sealed:
                     layers, program = tighten_layers(layers, program)
                 elif wanted:
                     program = tightened(program)
-            return cls(Content.of(copied), layers, program, parts_of(copied, found.program), exported, tighten)
+            weights = {} if exported is None else exported.factors
+            parts = parts_of(copied, found.program, weights)
+            return cls(Content.of(copied), layers, program, parts, exported, tighten)
 
     def after(self, before: "Sealed | None") -> "Sealed":
         """This one, or that before if its program is the same: its proofs are proofs of this."""

@@ -55,9 +55,9 @@ def certify_files(
 
     ``resized_from`` has the ``width`` and the ``height`` in pixels of an image that was resized, ``composited`` says
     whether a transparent one was put on a background, ``grey`` whether a grey one was repeated in 3 channels. A point
-    that cannot be read has a ``problem`` instead. Where the run is calibrated, ``covers`` has the classes that hold the
-    true one with a probability, and what that means in ``words``. A radius is None where no perturbation can break it.
-    Several workers take turns of points, and the first gets all the records, in order; the others get none.
+    that cannot be read has a ``problem`` instead. Where the run is calibrated, ``coverage_set`` has the classes that
+    hold the true one with a probability, and what that means in ``words``. A radius is None where no perturbation can
+    break it. Several workers take turns of points, and the first gets all the records, in order; the others get none.
 
     Args:
         path: the directory of a run, or an ONNX file; of a training that has not ended the weights so far are used.
@@ -98,7 +98,7 @@ def certify_files(
             answers = iter(found.records())
             if coverage is not None:
                 sets = covering_sets(coverage, measured, found.epsilon, found.names)
-                answers = (one | {"covers": each} for one, each in zip(found.records(), sets, strict=True))
+                answers = (one | {"coverage_set": each} for one, each in zip(found.records(), sets, strict=True))
             if proofs is not None and bool(found.certified.any()):
                 proofs.append(_named_proof(found, trained.network, points, units))
         return [

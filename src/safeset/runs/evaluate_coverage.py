@@ -68,7 +68,7 @@ def evaluate_coverage(
         "score": str(coverage.score),
         "calibration_points": len(coverage),
         "thresholds": coverage.thresholds.tolist() if coverage.by_class else float(coverage.thresholds[0]),
-        "words": coverage.covers,
+        "words": coverage.promise,
         "rows": rows,
         "curve": fixed._asdict(),
     }

@@ -23,6 +23,10 @@ from safeset.program.operation import Shape
 from safeset.program.program import Program
 
 STANDARD = "standard"  # the guarantee, unless another is given
+COVERED = (
+    "Covered: the file's network in exact arithmetic, and as safeset runs it in float64; numbers that it computes from "
+    "constants are rounded once. Not covered: the rounding of a runtime in float32."
+)
 
 
 def is_onnx(path: str | Path) -> bool:
