@@ -51,7 +51,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) $(INDEX) --editable '.[report,docs,dev,onnx]'
+	$(PIP) $(INDEX) --editable '.[report,docs,dev,onnx,serve]'
 	@touch $@
 
 # gloro, the other implementation of the paper, for comparison only; it needs an old TensorFlow, so an environment of its own.

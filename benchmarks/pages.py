@@ -371,6 +371,39 @@ def trained(*results: dict[str, Any]) -> str:
 
 
 MODELS = "../models/*/*/evaluation.json"
+
+
+def serve_throughput(result: dict[str, Any]) -> str:
+    """Points a second by HTTP and in Python."""
+    header = ["network", "in Python, points/s", "by HTTP", "ratio (of single turns)", "sets", "radii differ by"]
+    rows = [
+        [
+            row["network"],
+            f"{row['python']:,}",
+            f"{row['http']:,}",
+            f"{row['ratio']:.2f} ({row['ratios_of_turns'][0]:.2f}–{row['ratios_of_turns'][1]:.2f})",
+            "the same" if row["same_sets"] else "**others**",
+            f"{row['largest_difference_of_radii']:.0e}" if row["largest_difference_of_radii"] else "0",
+        ]
+        for row in result["throughput"]
+    ]
+    return markdown(header, rows)
+
+
+def serve_load(result: dict[str, Any]) -> str:
+    """What became of requests."""
+    counts = ("sent", "answered", "refused", "cut", "left", "lost")
+    rows = [
+        [
+            row["what"],
+            *(f"{row[name]:,}" for name in counts),
+            *(f"{row[name]:.0f}" if row[name] else "" for name in ("p50_ms", "p99_ms")),
+        ]
+        for row in result["rows"]
+    ]
+    return markdown(["clients", *counts, "p50, ms", "p99, ms"], rows)
+
+
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "first-hour", "benchmarks/first_hour.json", first_hour),
     ("docs/performance.md", "busy", "benchmarks/busy.json", busy),
@@ -397,6 +430,8 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
     ("docs/coverage.md", "coverage", "coverage/digits-rt3.json", coverage),
     ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
+    ("docs/serve.md", "serve-throughput", "benchmarks/serve.json", serve_throughput),
+    ("docs/serve.md", "serve-load", "benchmarks/serve.json", serve_load),
     *paper.TABLES,
 ]
 

@@ -29,6 +29,7 @@ runs
 training
 audit estimator
 paper report
+serving
 cli
 """
 RANK = {room: place for place, line in enumerate(ORDER.split("\n")) for room in line.split()}

@@ -37,6 +37,14 @@ class Typed:
 
 
 PLAIN = Typed()
+STOP = """
+from safeset.serving.server import _Server
+startup = _Server.startup
+async def start_and_stop(self, sockets=None):
+    await startup(self, sockets)
+    self.should_exit = True
+_Server.startup = start_and_stop
+"""  # a server that has begun to listen ends as after a signal
 # Commands, as they stand in pages; those of torchrun without it, which tests/system/test_workers.py starts.
 DOCUMENTED = {
     "train --data photos/ --guarantee rt3 --epsilon 0.25 --out runs/photos": Typed(QUICK, new="runs/photos"),
@@ -87,6 +95,9 @@ DOCUMENTED = {
     "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs": Typed(SMALL),
     "reproduce blobs2d/rt2 --seeds 3 --out results/sizes": Typed(("--set", "epochs=1")),
     "figures": Typed(before=FIGURES),
+    "serve runs/photos": Typed(("--port", "0"), before=STOP),
+    "serve runs/photos --proof": Typed(("--port", "0"), before=STOP),
+    "serve runs/photos --host 0.0.0.0": Typed(("--port", "0"), before=STOP),
     "models": PLAIN,
     "version": PLAIN,
 }
@@ -98,7 +109,7 @@ SUGGESTED = {
 STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"}  # in pages
 # Commands in the strings of the sources, each up to what ends it, and what somebody would then type.
 PRINTED = {
-    "calibrate {path}": ["calibrate runs/photos --alpha 0.1"],
+    "calibrate {self.path}": ["calibrate runs/photos --alpha 0.1"],
     "calibrate {run.path} --overwrite": ["calibrate runs/calibrated --overwrite"],
     "certify {one} FILE…{again}, safeset evaluate {one} --per-class{again}": [
         "certify runs/photos a.jpg b.png",

@@ -70,10 +70,10 @@ def promise(core: Sequence[Any], optional: Sequence[Any], radius: float | None) 
     best = "the best class" if few == 1 else f"the {few} best classes"
     if optional:
         where = "the best" if few == 1 else f"among the {few} best"
-        only = _listed([*core, *optional], "or")
-        said = f"{_listed(core, 'and')} {stay} among the {many} best classes, and only {only} can be {where},"
+        only = listed([*core, *optional], "or")
+        said = f"{listed(core, 'and')} {stay} among the {many} best classes, and only {only} can be {where},"
     else:
-        said = f"{_listed(core, 'and')} {stay} {best}"
+        said = f"{listed(core, 'and')} {stay} {best}"
     return f"{said} for every change{'' if radius in (None, math.inf) else f' below {shown(radius)}'}"
 
 
@@ -107,6 +107,11 @@ def shorten(guarantee: str, longest: int = LONGEST) -> str:
     return guarantee if len(guarantee) <= longest else guarantee.partition(":")[0]
 
 
-def _listed(names: Sequence[Any], word: str) -> str:
+def listed(names: Sequence[Any], word: str) -> str:
+    """Names in a sentence.
+
+    >>> listed(["cat", "dog", "emu"], "or")
+    'cat, dog or emu'
+    """
     *first, last = map(str, names)
     return f"{', '.join(first)} {word} {last}" if first else last

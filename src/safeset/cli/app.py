@@ -17,6 +17,7 @@ from safeset.cli.evaluate import evaluate
 from safeset.cli.listings import models, version
 from safeset.cli.paper import figures, reproduce
 from safeset.cli.report import plot, report
+from safeset.cli.serve import serve
 from safeset.cli.suggest import suggest, suggest_affinity
 from safeset.cli.train import train
 from safeset.cli.verify import supports, verify
@@ -52,7 +53,7 @@ def _before(
     pass
 
 
-_OF_RUNS = (train, evaluate, certify, calibrate, suggest, suggest_affinity, audit, check, report, plot)
+_OF_RUNS = (train, evaluate, certify, calibrate, suggest, suggest_affinity, audit, check, report, plot, serve)
 _OTHERS = (verify, reproduce, figures, models, version)
 for _command in (*_OF_RUNS, *_OTHERS):
     app.command()(_command)

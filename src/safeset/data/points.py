@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -89,6 +89,73 @@ class _Form(NamedTuple):
 Read = Callable[[], Point]  # a point that is still to be read
 
 
+def read_contents(
+    contents: Sequence[tuple[str, bytes | np.ndarray]],
+    *,
+    input_shape: tuple[int, ...],
+    units: str,
+    seen: tuple[float, ...] | None = None,
+    ranges: Mapping[str, tuple[float, ...]] | None = None,
+    one_hot: OneHot | None = None,
+    background: str | None = None,
+) -> Iterator[Point]:
+    """Read the points of what somebody sent, by name; no file of this machine is opened, whatever is in it.
+
+    Args:
+        contents: image files, tables as CSV where the net was trained on one, or arrays (n, *input_shape) with numbers
+            as an ``.npz`` file has them; each with its name.
+        input_shape: as for `read_points`, and so are the others.
+        units: likewise.
+        seen: likewise.
+        ranges: likewise.
+        one_hot: likewise.
+        background: likewise.
+    """
+    form = _Form(input_shape, units == PIXELS, seen, ranges, one_hot or {}, background)
+    for name, content in contents:
+        try:
+            if isinstance(content, np.ndarray):
+                reads = _array(content, name, form)
+            elif form.ranges is not None:
+                reads = _rows(_lines(content), name, form)
+            else:
+                reads = iter([partial(_image, name, io.BytesIO(content), _for_images(form, name))])
+            yield from (read() for read in reads)
+        except (ValueError, OSError) as error:
+            yield Point(name, None, _reason(error))
+
+
+def read_numbers(
+    array: np.ndarray,
+    name: str,
+    *,
+    input_shape: tuple[int, ...],
+    units: str,
+    seen: tuple[float, ...] | None = None,
+    **others: Any,
+) -> Tensor:
+    """The points of one array at once, (n, *input_shape) float64; arguments as for `read_contents`.
+
+    Raises:
+        ArgumentError: for the first point that cannot be read.
+    """
+    if units == PIXELS and array.shape[1:] == input_shape and array.dtype in (np.uint8, np.float32, np.float64):
+        x = torch.from_numpy(array.astype(np.float64))
+        x = x / 255 if array.dtype == np.uint8 else x
+        if not x.numel() or bool((x.min() >= 0) & (x.max() <= 1)):  # no NaN is
+            return x
+    points = list(read_contents([(name, array)], input_shape=input_shape, units=units, seen=seen, **others))
+    for point in points:
+        if point.x is None:
+            raise ArgumentError(f"{point.name}: {point.problem}")
+    found = [point.x for point in points if point.x is not None]
+    return torch.stack(found) if found else torch.zeros(0, *input_shape, dtype=torch.float64)
+
+
+def _lines(content: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+
+
 def _each(sources: Sequence[str], form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
     for source in sources:
         try:
@@ -103,7 +170,7 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
         if content.startswith(b"PK"):
             yield from _arrays("-", io.BytesIO(content), form)
         elif form.ranges is not None:
-            yield from _rows(io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=""), "-", form)
+            yield from _rows(_lines(content), "-", form)
         elif content.startswith(IMAGE_STARTS):
             yield partial(_image, "-", io.BytesIO(content), _for_images(form, source))
         else:
@@ -177,19 +244,26 @@ def _arrays(source: str, file: BinaryIO, form: _Form) -> Iterator[Read]:
     array = found.get(which)
     if array is None or array.dtype.kind not in "fiu":
         raise expected(f"numbers in an array x of {source}", "none")
-    array = _fitting(array, f"{which} of {source}", form)
+    yield from _array(array, f"{which} of {source}", form, source if which == "x" else f"{source}:{which}")
+
+
+def _array(array: np.ndarray, what: str, form: _Form, prefix: str | None = None) -> Iterator[Read]:
+    """The points of an array, whose names begin as it is said."""
+    if array.dtype.kind not in "fiu":
+        raise expected(f"numbers in {what}", "something else")
+    array = _fitting(array, what, form)
     if not form.pixels and form.seen is not None and are_pixels(array, form.seen):
-        got = f"numbers from {array.min():g} to {array.max():g} in {which} of {source}"
+        got = f"numbers from {array.min():g} to {array.max():g} in {what}"
         raise expected(
             _as_in_training(form.seen), got, "They look like pixels in [0, 1]: multiply them, as in training."
         )
-    prefix = source if which == "x" else f"{source}:{which}"
+    start = what if prefix is None else prefix
 
     def point(place: int) -> Point:
         if not is_exact(array[place]) and np.isfinite(array[place].astype(np.float64)).all():
-            return Point(f"{prefix}[{place}]", None, "numbers with more digits than float64 holds")
+            return Point(f"{start}[{place}]", None, "numbers with more digits than float64 holds")
         numbers = torch.from_numpy(array[place].astype(np.float64))
-        return _point(f"{prefix}[{place}]", numbers, form, as_bytes=array.dtype == np.uint8)
+        return _point(f"{start}[{place}]", numbers, form, as_bytes=array.dtype == np.uint8)
 
     def quietly(place: int) -> Point:
         with np.errstate(over="ignore"):

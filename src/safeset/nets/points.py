@@ -56,6 +56,14 @@ class Measured:
     def __len__(self) -> int:
         return len(self._logits)
 
+    def __getitem__(self, places: slice) -> "Measured":
+        """Some of the points, which were seen together with others."""
+        if not isinstance(places, slice):
+            raise expected("a slice of the points", repr(places)[:80])
+        error = self._error._replace(offset=self._error.offset[places])
+        seen = self._seen.at(torch.arange(len(self))[places])
+        return replace(self, _logits=self._logits[places], _error=error, _room=self._room[places], _seen=seen)
+
     @property
     def logits(self) -> Tensor:
         """As the frozen network computes them, (batch, classes) float64; a copy."""

@@ -110,13 +110,13 @@ def _stop(epsilon: float, units: str) -> str:
 def _card(example: Example, found: Findings) -> Html:
     points, place = found.points, example.place
     x = points.test[torch.tensor([place])].exact[0]
-    picture = _picture(x, *found.brightness)
+    picture = picture_of(x, *found.brightness)
     label = points.class_names[example.label]
     name = points.names[1][place] if points.names else f"{found.evaluation['split']} point {place}"
     shown = (
         element("img", src=picture, alt=f"Input: {printable(name)}")
         if picture
-        else element("pre", "\n".join(_numbers(points, x)))
+        else element("pre", "\n".join(number_lines(points, x)))
     )
     lines = [element("p", text, class_=kind) for kind, text in answer_lines(example.certificate, found.units)]
     about = element("p", element("span", name, class_="name"), " label: ", element("b", label), class_="about")
@@ -160,7 +160,7 @@ def _sentences(found: Findings) -> list[str]:
     return texts
 
 
-def _picture(x: Tensor, low: float, high: float) -> str:
+def picture_of(x: Tensor, low: float, high: float) -> str:
     """An image whose numbers go from ``low`` to ``high`` as an address; nothing where the input is none."""
     if x.ndim != 3 or x.shape[0] not in (1, 3):
         return ""
@@ -168,7 +168,7 @@ def _picture(x: Tensor, low: float, high: float) -> str:
     return png_address(pixels[:, :, 0] if x.shape[0] == 1 else pixels, largest=LARGEST)
 
 
-def _numbers(points: Dataset, x: Tensor) -> list[str]:
+def number_lines(points: Dataset, x: Tensor) -> list[str]:
     """The first numbers of an input, a line each, in the units of their column where it is known."""
     numbers = x.flatten().tolist()
     ranges = list((points.ranges or {}).items())

@@ -1,0 +1,1 @@
+"""A run over HTTP: for programs, and for people the page at `/`."""

@@ -1,0 +1,74 @@
+"""A server that listens, until it is told to stop; then it answers what it has taken."""
+
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from safeset.errors import expected
+
+PATIENCE = 60  # seconds in which answers are still sent after a signal to stop
+MOST_CONNECTIONS = 512
+
+
+class _Server(uvicorn.Server):
+    """A server whose process ends by itself after a signal, and not by the signal once more."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at SIGTERM and SIGINT; a second SIGINT stops at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address; at port 0 the system chooses one.
+
+    Raises:
+        ArgumentError: if it cannot be had.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise expected(f"an address to listen at: {host}, port {port}", reason, "Choose another --port.") from None
+    return found
+
+
+def run(app: FastAPI, listening: socket.socket, started: Callable[[], None] = lambda: None) -> None:
+    """Serve until a signal comes, then answer what was taken.
+
+    Args:
+        app: what answers.
+        listening: a bound socket.
+        started: is called when the first request can come.
+    """
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        backlog=2048,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=PATIENCE,
+    )
+    listening.listen(config.backlog)
+    started()
+    _Server(config).run(sockets=[listening])
