@@ -60,7 +60,7 @@ def main() -> None:
         answer = " ".join([*record["core"], *(f"(may also include {name})" for name in record["optional"])])
         print(f"{photos.class_names[photos.test.y[place]]:<12} → {answer or 'no certificate'}")
     if asked.out:
-        print(f"\nGo on: safeset certify {asked.out} PHOTO…   safeset report {asked.out}")
+        print(f"\nGo on:\nsafeset certify {asked.out} PHOTO…\nsafeset report {asked.out}")
 
 
 if __name__ == "__main__":

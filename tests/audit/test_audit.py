@@ -166,7 +166,7 @@ def test_what_is_no_evaluation_is_told(run):
 
 
 def test_little_time_is_no_pass(run):
-    result = audit_run(run, minutes=0.001, device="cpu")
+    result = audit_run(run, minutes=1e-7, device="cpu")
     assert result["verdict"] == "inconclusive"
     assert "the bound of 1 (Linear) is not proved again: no time was left" in result["reasons"]
     assert any("windows of 0 of" in reason for reason in result["reasons"])

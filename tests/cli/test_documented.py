@@ -11,7 +11,7 @@ import pytest
 
 from helpers.commands import safeset
 from helpers.loopback import serving
-from helpers.workplace import FIGURES, QUICK, RESULTS, archives_at, commands, furnish
+from helpers.workplace import FIGURES, QUICK, RESULTS, SERVED_ONCE, archives_at, commands, furnish
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,14 +37,6 @@ class Typed:
 
 
 PLAIN = Typed()
-STOP = """
-from safeset.serving.server import _Server
-startup = _Server.startup
-async def start_and_stop(self, sockets=None):
-    await startup(self, sockets)
-    self.should_exit = True
-_Server.startup = start_and_stop
-"""  # a server that has begun to listen ends as after a signal
 # Commands, as they stand in pages; those of torchrun without it, which tests/system/test_workers.py starts.
 DOCUMENTED = {
     "train --data photos/ --guarantee rt3 --epsilon 0.25 --out runs/photos": Typed(QUICK, new="runs/photos"),
@@ -95,9 +87,9 @@ DOCUMENTED = {
     "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs": Typed(SMALL),
     "reproduce blobs2d/rt2 --seeds 3 --out results/sizes": Typed(("--set", "epochs=1")),
     "figures": Typed(before=FIGURES),
-    "serve runs/photos": Typed(("--port", "0"), before=STOP),
-    "serve runs/photos --proof": Typed(("--port", "0"), before=STOP),
-    "serve runs/photos --host 0.0.0.0": Typed(("--port", "0"), before=STOP),
+    "serve runs/photos": Typed(("--port", "0"), before=SERVED_ONCE),
+    "serve runs/photos --proof": Typed(("--port", "0"), before=SERVED_ONCE),
+    "serve runs/photos --host 0.0.0.0": Typed(("--port", "0"), before=SERVED_ONCE),
     "models": PLAIN,
     "version": PLAIN,
 }
@@ -111,6 +103,7 @@ STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"} 
 PRINTED = {
     "calibrate {self.path}": ["calibrate runs/photos --alpha 0.1"],
     "calibrate {run.path} --overwrite": ["calibrate runs/calibrated --overwrite"],
+    "certify {asked.out} PHOTO…": ["certify runs/photos a.jpg b.png"],
     "certify {one} FILE…{again}, safeset evaluate {one} --per-class{again}": [
         "certify runs/photos a.jpg b.png",
         "evaluate runs/photos --epsilon 0.05,0.25 --per-class",
@@ -129,6 +122,7 @@ PRINTED = {
     "reproduce {' '.join(rows)} --seeds {seed + 1} --out {runs / 'results'}{where}": [
         "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs"
     ],
+    "report {asked.out}": ["report runs/photos"],
     "suggest RUN": ["suggest runs/photos"],
     "train --resume --out {path}": ["train --resume --out runs/photos"],
     "train --resume --out {run.path}": ["train --resume --out runs/photos"],

@@ -429,7 +429,6 @@ def test_attacks_on_a_trained_net_lose_no_point_that_reaches_the_threshold(setti
 def test_training_points_as_calibration_would_not_do():
     """What nobody can check from here: the page says so, and this is how much is lost."""
     net, _ = trained()
-    (seen, labels), _ = digits()
-    wrong = Coverage.calibrate(net, seen[:300], labels[:300])
-    right = calibrated_digits()
+    seen, new = digits()
+    wrong, right = (Coverage.calibrate(net, *points) for points in (seen, new))
     assert wrong.thresholds[0] > right.thresholds[0]

@@ -25,6 +25,15 @@ FIGURES = (  # Python that makes `safeset figures` quick: an epoch of each netwo
     "import safeset.paper.figures as figures\nwhole = figures.recipe_of\n"
     "figures.recipe_of = lambda row, changes: whole(row, {**changes, 'epochs': 1})"
 )
+SERVED_ONCE = """
+from safeset.serving.server import _Server
+startup = _Server.startup
+async def start_and_stop(self, sockets=None):
+    await startup(self, sockets)
+    self.should_exit = True
+_Server.startup = start_and_stop
+"""  # Python that makes `safeset serve` end, as after a signal, once it listens
+BEFORE = {"figures": FIGURES, "serve": SERVED_ONCE}  # of commands that would take long, or for ever
 OWN_NETWORK = """from torch import nn
 
 

@@ -254,7 +254,7 @@ def lifted(dtype, bias, seeds):
 
 @pytest.mark.parametrize(("dtype", "bias"), FORMATS)
 def test_biases_that_swallow_differences(dtype, bias):
-    ratios, naive = lifted(dtype, bias, range(3))
+    ratios, naive = lifted(dtype, bias, range(6))  # what float32 loses differs between processors
     assert max(ratios) <= 1
     if dtype == torch.float64 and bias > 1e12:
         assert max(ratios) == 0  # where rounding may be everything, nothing is certified

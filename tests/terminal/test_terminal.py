@@ -12,7 +12,7 @@ from rich.console import Console
 
 from helpers.commands import safeset
 from helpers.loopback import serving
-from helpers.workplace import FIGURES, QUICK, RESULTS, archives_at, commands, furnish
+from helpers.workplace import BEFORE, QUICK, RESULTS, archives_at, commands, furnish
 from safeset.cli.app import app
 from safeset.runs.run import Run
 from safeset.terminal import console
@@ -91,6 +91,12 @@ CASES = {
     ],
     "report": [(["report", "runs/photos"], "━", "Written: runs/photos/report.html", "it is one file")],
     "plot": [(["plot", "runs/photos"], "━", "Drawn: runs/photos/plot.png")],
+    "serve": [
+        (
+            ["serve", "runs/photos", "--port", "0"],
+            *("━", "proving", "photos is served at http://127.0.0.1:", "Ctrl-C", "Stopped. Of 0 requests"),
+        )
+    ],
     "verify": [
         (["verify", "net.nnet", "property.vnnlib"], "━", "sat", "(X_0", "Confirmed exactly."),
         (["verify", "property2.vnnlib", "--network", "f=net.nnet"], "━", "sat", "X real [1,2]"),
@@ -172,7 +178,7 @@ def test_a_command_in_a_terminal(work, case, columns):
     typed, *texts = case
     wanted = "nowhere" if typed[:2] in (["data", "get"], ["data", "list"]) else "data"
     with serving() as server:
-        before = archives_at(server) if typed[:2] == ["data", "get"] else FIGURES if typed[0] == "figures" else ""
+        before = archives_at(server) if typed[:2] == ["data", "get"] else BEFORE.get(typed[0], "")
         screen, _ = safeset(*typed, cwd=work, terminal=columns, before=before, SAFESET_DATA=str(work / wanted))
     for text in texts:
         assert squeezed(text) in squeezed(plain(screen)), (text, screen)
