@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ KINDS = {
     "FP32": np.float32,
     "FP64": np.float64,
 }
+MOST_SIZES = 32  # of a shape: the product of very many takes minutes
+EVERY_INTEGER = 2**53 - 1  # up to it, no other integer has the same float64
 
 
 def split_body(body: bytes, header: str | None) -> tuple[dict[str, Any], memoryview]:
@@ -53,6 +56,8 @@ def read_tensor(described: Mapping[str, Any], rest: memoryview) -> tuple[np.ndar
         raise expected(f"the datatype of {name!r} to be one of {', '.join(KINDS)}", repr(kind)[:80])
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**31 for size in shape):
         raise expected(f"the shape of {name!r} as a list of integers", repr(shape)[:80])
+    if len(shape) > MOST_SIZES:
+        raise expected(f"at most {MOST_SIZES} sizes in the shape of {name!r}", f"{len(shape):,}")
     count = math.prod(shape)
     parameters = described.get("parameters") or {}
     size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
@@ -70,7 +75,10 @@ def read_tensor(described: Mapping[str, Any], rest: memoryview) -> tuple[np.ndar
         raise expected(f"numbers of {kind} in {name!r}", f"some in {numbers.min():g}..{numbers.max():g}")
     if kind.startswith("FP"):
         return numbers.astype(KINDS[kind]).reshape(shape), rest
-    if not bool((numbers == np.rint(numbers)).all()):
+    # In the positive form: neither NaN nor ∞ is an integer of any type.
+    if numbers.dtype.kind == "f" and not bool(
+        ((np.abs(numbers) <= EVERY_INTEGER) & (numbers == np.rint(numbers))).all()
+    ):
         raise expected(f"integers in {name!r}, of type {kind}", "others")
     return numbers.astype(KINDS[kind]).reshape(shape), rest
 
@@ -78,12 +86,22 @@ def read_tensor(described: Mapping[str, Any], rest: memoryview) -> tuple[np.ndar
 def as_numbers(data: Any, what: str) -> np.ndarray:
     """Nested lists of numbers as an array."""
     try:
-        found = np.asarray(data) if isinstance(data, list) else None
+        found = np.asarray(data) if isinstance(data, list) and _are_numbers(data) else None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise expected(f"{what} as lists of numbers, all of one length", str(error)) from None
     if found is None or found.dtype.kind not in "fiu":
         raise expected(f"{what} as lists of numbers, all of one length", "something else")
     return found.astype(np.float64) if found.dtype.kind == "f" else found
+
+
+def _are_numbers(data: list[Any]) -> bool:
+    """Whether lists hold nothing but lists and numbers: an array of texts has room in each place for the longest."""
+    level: list[Any] = data
+    while level:
+        if not set(map(type, level)) <= {list, int, float}:
+            return False
+        level = list(chain.from_iterable(one for one in level if type(one) is list))
+    return True
 
 
 def _range(kind: str) -> tuple[float, float]:
