@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -77,7 +78,8 @@ def create_app(
 
     app.include_router(documentation_router(app))
     if page:
-        app.include_router(page_router(_shown(service, samples, limits.pixels)))
+        app.include_router(page_router(_shown(service, samples, limits.pixels), workers))
+    app.add_exception_handler(RequestValidationError, _mistaken)
     app.add_exception_handler(HTTPException, _failed)
     app.add_middleware(Guard, limits=limits, metrics=metrics, token=token, hosts=hosts)
     return app
@@ -94,7 +96,8 @@ def _shown(service: Service, samples: bool, pixels: int) -> Shown:
 
     model = service.model
     about: dict[str, Any] = {"recipe": model.recipe, "coverage": model.coverage, "samples": samples}
-    return Shown(model.net, name=service.name, measure=measure, most_pixels=pixels, **about)
+    options: dict[str, Any] = {"name": service.name, "weights": service.weights, "most_pixels": pixels}
+    return Shown(model.net, measure=measure, **options, **about)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -102,3 +105,10 @@ async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     key = "error" if request.url.path.startswith("/v2") else "detail"
     return JSONResponse({key: error.detail}, status_code=error.status_code, headers=error.headers)
+
+
+async def _mistaken(request: Request, error: Exception) -> Response:
+    """What is wrong and where; what was sent is not sent back: it may be ∞, which JSON has not, or endless."""
+    assert isinstance(error, RequestValidationError)
+    detail = [{name: one[name] for name in ("loc", "msg", "type")} for one in error.errors()]
+    return JSONResponse({"detail": detail}, status_code=422)

@@ -19,7 +19,7 @@ from safeset.serving.service import Service
 
 
 def shown_of(opened, name):
-    return Shown(opened.net, name=name, recipe=opened.recipe, coverage=opened.coverage)
+    return Shown(opened.net, name=name, weights=opened.weights, recipe=opened.recipe, coverage=opened.coverage)
 
 
 @pytest.fixture(scope="session")

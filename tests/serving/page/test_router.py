@@ -1,10 +1,13 @@
 """The addresses of the page: what is asked wrongly is refused, with a remedy."""
 
 import io
+import math
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from helpers.served import model
 
 GOOD = {"numbers": [0.5] * 64, "epsilon": 0.3}
 
@@ -20,12 +23,27 @@ GOOD = {"numbers": [0.5] * 64, "epsilon": 0.3}
         ({"prefer": "best"}, "'smallest' or 'largest'"),
         ({"alpha": 1}, "less than 1"),
         ({"norm": 0.1}, "Extra inputs are not permitted"),
+        ({"epsilon": "0.1"}, "valid number"),
+        ({"epsilon": True}, "valid number"),
+        ({"epsilon": math.inf}, "less than or equal to"),  # JSON of Python, not of the standard
+        ({"epsilon": math.nan}, "Input should be"),
+        ({"numbers": [math.nan] * 64}, "Input should be"),
     ],
 )
 def test_what_is_asked_wrongly_is_refused(ask, change, words):
     status, said = ask("page/answer", {**GOOD, **change})
     assert status == 422
     assert words in str(said["detail"])
+
+
+def test_many_mistakes_are_one_message(ask):
+    status, said = ask("page/answer", {**GOOD, "numbers": ["one"] * 1000})
+    assert (status, len(said["detail"])) == (422, 1)
+    assert "one" not in str(said)  # what was sent is not sent back
+
+
+def test_the_digest_of_the_weights_is_that_of_proofs(ask):
+    assert ask("page/about")[1]["weights"] == model().weights
 
 
 @pytest.mark.filterwarnings("ignore:.*far outside:safeset.UnitsWarning")

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
 
 from safeset.errors import SafesetError
 from safeset.serving.page.shown import BusyError, Shown
+from safeset.serving.waiting import Workers
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -25,8 +25,11 @@ FILES = {  # by package; colours, type and tables are the report's
 }
 
 LARGEST = 1e100  # beyond it, norms could overflow, and JSON has no ∞
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
-Epsilon = Annotated[float, Field(ge=0, le=LARGEST, description="radius of the ball, in units of the input")]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, strict=True)]
+Numbers = Annotated[list[Number], Field(fail_fast=True)]  # a message for each of a million mistakes would fill the memory
+Epsilon = Annotated[
+    float, Field(ge=0, le=LARGEST, strict=True, description="radius of the ball, in units of the input")
+]
 
 
 class Asked(BaseModel):
@@ -34,7 +37,7 @@ class Asked(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    numbers: list[Number]
+    numbers: Numbers
     epsilon: Epsilon
     prefer: Literal["smallest", "largest"] = "smallest"
 
@@ -42,15 +45,16 @@ class Asked(BaseModel):
 class AskedOfBoth(Asked):
     """The same, with a change of the input, and a level of coverage."""
 
-    changed: list[Number] | None = None
-    alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
+    changed: Numbers | None = None
+    alpha: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = None
 
 
-def page_router(shown: Shown) -> APIRouter:
+def page_router(shown: Shown, workers: Workers) -> APIRouter:
     """The page and its addresses, under `/page`; the page itself is at `/`.
 
     Args:
         shown: what is shown.
+        workers: decode images, a few at a time.
     """
     router = APIRouter(tags=["page"])
 
@@ -87,7 +91,7 @@ def page_router(shown: Shown) -> APIRouter:
     async def image(request: Request) -> dict[str, Any]:
         """An image file, the body of the request, as numbers."""
         content = await request.body()  # the server's door has a limit for it
-        return await run_in_threadpool(_told, lambda: shown.image(content))
+        return await workers.run(shown.image, content)
 
     @router.post("/page/answer")
     def answer(asked: AskedOfBoth) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from safeset.serving.page.answer import answer_at, change_at
 from safeset.serving.page.attack import SECONDS, Attacker
 from safeset.serving.page.form import Form, form_of
 from safeset.serving.page.samples import Sample, load_samples
-from safeset.system.provenance import weights_digest
 
 FARTHEST = 4  # the slider ends at so many times the ε of the run
 
@@ -40,6 +39,7 @@ class Shown:
     Args:
         net: frozen, and proved.
         name: of the run.
+        weights: their digest, as proofs, evaluations and audits have it.
         recipe: of the run; an ONNX file has none.
         coverage: of a calibrated run.
         measure: (batch, …) → points; by default the net's own, here what makes batches of all that is asked at a time.
@@ -52,13 +52,14 @@ class Shown:
         net: FrozenNet,
         *,
         name: str,
+        weights: str,
         recipe: FittedRecipe | None = None,
         coverage: Coverage | None = None,
         measure: Callable[[Tensor], Measured] | None = None,
         samples: bool = True,
         most_pixels: int = MOST_PIXELS,
     ) -> None:
-        self.net, self.name, self.recipe, self.coverage = net, name, recipe, coverage
+        self.net, self.name, self.weights, self.recipe, self.coverage = net, name, weights, recipe, coverage
         self.measure = net.measure if measure is None else measure
         self.form: Form = form_of(net, recipe)
         self.units = f"L2, {net.units}" if net.units else "L2, units of the input"
@@ -84,7 +85,7 @@ class Shown:
             "epsilon_text": shown_epsilon(net.epsilon),
             "farthest": farthest,
             "units": printable(self.units),
-            "weights": weights_digest(net.network.state_dict()),
+            "weights": self.weights,
             "kind": form.kind,
             "shape": form.shape,
             "low": form.low,
