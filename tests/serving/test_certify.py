@@ -12,6 +12,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from helpers.served import model, run_path
+from safeset import train
 from safeset.data.embedded import digits
 from safeset.proofs import check
 from safeset.runs.certify_files import certify_files
@@ -126,6 +127,40 @@ def test_points_that_cannot_be_read_do_not_stop_the_others(client):
     assert "pixels in [0, 1]" in found[1]["problem"]
     (only,) = ask(client, inputs=[[1.0, 2.0]])["points"]
     assert "shape (n, 1, 8, 8)" in only["problem"]
+
+
+def test_images_are_too_much_together_before_one_is_decoded(client):
+    large = picture(0, (30, 30))
+    files = [("files", (f"{place}.png", large)) for place in range(5)]  # 4,500 pixels, where one may have 1,000
+    with patch("safeset.serving.certifying.read_contents") as read:
+        answer = client.post("/certify", files=files)
+    read.assert_not_called()
+    assert answer.status_code == 422
+    assert "at most 4,000 pixels in all images of a request, but got 4,500" in answer.json()["detail"]
+    files = [*files[:4], ("files", ("e.png", picture(0, (40, 40))))]  # one that is not decoded does not count
+    assert [("problem" in one) for one in client.post("/certify", files=files).json()["points"]] == [False] * 4 + [True]
+
+
+def test_rows_of_a_table_are_counted_before_they_are_read(tmp_path):
+    lines = [f"{place % 2 + place / 1000},{place / 500},{'ab'[place % 2]}" for place in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["x,y,kind", *lines]) + "\n")
+    small = {"model": "mlp-2x32", "guarantee": "standard", "epsilon": 0.05, "epochs": 1, "batch": 32}
+    train(
+        {**small, "data": {"source": str(tmp_path / "table.csv"), "label": "kind"}},
+        out=tmp_path / "run",
+        progress=False,
+    )
+    service = Service(open_model(tmp_path / "run", device="cpu"), most_points=10)
+    with TestClient(create_app(service, page=False)) as client:
+
+        def post(count):
+            return client.post("/certify", files={"files": ("a.csv", "x,y\n" + "0.5,0.05\n" * count)})
+
+        assert len(post(10).json()["points"]) == 10
+        assert "1 to 10 points in a request, but got 11" in post(11).json()["detail"]
+        with patch("safeset.serving.certifying.read_contents") as read:
+            assert "1 to 10 points in a request, but got 101 lines" in post(100).json()["detail"]
+        read.assert_not_called()
 
 
 def test_content_that_is_neither(client):

@@ -7,6 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from helpers.served import model
+from safeset.errors import ArgumentError
 from safeset.serving.app import create_app
 from safeset.serving.guard import Guard, Limits
 from safeset.serving.metrics import Metrics
@@ -48,6 +49,30 @@ def test_pages_of_other_sites_cannot_ask_by_another_name(service):
         assert served.get("/v2", headers={"Host": host}).status_code == status, host
 
 
+def test_forms_of_other_sites_are_not_answered(service):
+    served = client(service, hosts=frozenset({"localhost", "::1"}))
+    here = {"Host": "localhost:8000"}
+    for more, status in (
+        ({}, 415),
+        ({"Origin": "http://localhost:8000", "Sec-Fetch-Site": "same-origin"}, 415),
+        ({"Origin": "http://[::1]:8000"}, 415),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ):
+        assert served.post("/certify", headers=here | more).status_code == status, more
+    assert served.get("/v2", headers=here | {"Sec-Fetch-Site": "cross-site"}).status_code == 200  # a link to here
+    anywhere = client(service)  # behind a proxy it has other names
+    assert anywhere.post("/certify", headers={"Origin": "https://proxy.example"}).status_code == 415
+    assert anywhere.post("/certify", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+
+
+@pytest.mark.parametrize("token", ["", " ", "secret\n", "geheimnisträger"])
+def test_a_token_that_none_or_all_could_show_is_refused(service, token):
+    with pytest.raises(ArgumentError, match="a token of ASCII characters"):
+        client(service, token=token)
+
+
 def test_large_bodies_are_refused_by_their_header_and_by_their_bytes(service):
     served = client(service, limits=Limits(bytes=1000))
     answer = served.post("/certify", content=b" " * 1001, headers={"Content-Type": "application/json"})
@@ -70,7 +95,7 @@ async def through(guard, *messages):
     async def send(message):
         sent.append(message)
 
-    await guard({"type": "http", "path": "/", "headers": []}, receive, send)
+    await guard({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send)
     return [message["status"] for message in sent if "status" in message]
 
 

@@ -49,16 +49,15 @@ def serve(
     """Serve a run over HTTP: a page for people, POST /certify, and the Open Inference Protocol for programs."""
     check_alone()
     check_server()
-    if token is not None and (not token.strip() or not token.isascii()):
-        raise expected("a token of ASCII characters", repr(token[:8]))
     from safeset.runs.onnx_models import is_onnx
     from safeset.runs.opened import open_model
     from safeset.serving.app import create_app
-    from safeset.serving.guard import GONE, Limits
+    from safeset.serving.guard import GONE, Limits, check_token
     from safeset.serving.server import bind
     from safeset.serving.server import run as run_server
     from safeset.serving.service import Service
 
+    check_token(token)
     path, given = find_run(run), radius(epsilon)
     if not is_onnx(path) and (given, guarantee) != (None, None):
         got = f"them for {path}, which has its own"
@@ -72,7 +71,7 @@ def serve(
             service,
             limits=Limits(bytes=most_bytes, together=8 * most_bytes, pixels=most_pixels),
             token=token,
-            hosts=LOOPBACK if _is_loopback(host) else None,
+            hosts=_names_of(host),
             page=page,
             samples=samples,
         )
@@ -103,6 +102,15 @@ def check_server() -> None:
     if missing:
         remedy = "pip install 'safeset[serve]' brings what serving needs."
         raise SafesetError(f"Expected {', '.join(LIBRARIES)}, but got no {', '.join(missing)}. {remedy}")
+
+
+def _names_of(host: str) -> frozenset[str] | None:
+    """The names under which an address may be asked for: of one that only this machine reaches, its own.
+
+    >>> sorted(_names_of("127.0.0.2") - LOOPBACK), _names_of("0.0.0.0")
+    (['127.0.0.2'], None)
+    """
+    return LOOPBACK | {host.lower()} if _is_loopback(host) else None
 
 
 def _is_loopback(host: str) -> bool:

@@ -16,7 +16,7 @@ from safeset.nets.points import Measured
 from safeset.serving.batching import FullError
 from safeset.serving.certifying import certify_router
 from safeset.serving.documentation import documentation_router
-from safeset.serving.guard import Guard, Limits
+from safeset.serving.guard import Guard, Limits, check_token
 from safeset.serving.inference import inference_router
 from safeset.serving.metrics import Metrics
 from safeset.serving.page.router import page_router
@@ -48,7 +48,11 @@ def create_app(
         hosts: names under which it may be asked for; all if None.
         page: whether there is a page for people at `/`.
         samples: whether the page shows test points of the run's data.
+
+    Raises:
+        ArgumentError: for a token that no client could show, or anybody.
     """
+    check_token(token)
     limits, metrics, workers = limits or Limits(), Metrics(), Workers()
     service.observe = metrics.batches.observe
     metrics.waiting.set_function(lambda: service.waiting)

@@ -16,7 +16,7 @@ from torch import Tensor
 from safeset.data.points import Point, read_contents
 from safeset.errors import expected, nearest
 from safeset.serving.guard import Limits
-from safeset.serving.images import too_many_pixels
+from safeset.serving.images import check_together, too_many_pixels
 from safeset.serving.metrics import Metrics
 from safeset.serving.schemas import CERTIFY, OPTIONS, POINTS, failures
 from safeset.serving.service import Answer, Question, Service
@@ -26,6 +26,7 @@ from safeset.system.untrusted import parse_json
 
 MOST_FIELDS = 32  # of a form, beside its files
 LONGEST_NAME = 200
+LINES = 4  # of a table for each point: some may be empty, or parts of a text
 
 
 def certify_router(service: Service, workers: Workers, metrics: Metrics, limits: Limits) -> APIRouter:
@@ -102,13 +103,25 @@ def _from_files(
         except ValueError:
             raise expected("`epsilon` to be a finite number ≥ 0", repr(options["epsilon"])[:80]) from None
     question = _question(service, len(contents), options)
+    are_tables = service.model.reading()["ranges"] is not None
+    if are_tables:
+        _check_lines([content for _, content in contents], service.most_points)
+    else:
+        check_together((content for _, content in contents), limits.pixels)
     points: list[Point] = []
     for name, content in contents:
-        problem = "" if service.model.reading()["ranges"] is not None else too_many_pixels(content, limits.pixels)
+        problem = "" if are_tables else too_many_pixels(content, limits.pixels)
         points += [Point(name, None, problem)] if problem else _read([(name, content)], service)
     if len(points) > len(contents):  # rows of tables
         question = _question(service, len(points), options)
     return points, question
+
+
+def _check_lines(tables: list[bytes], most: int) -> None:
+    """Refuse tables that can only have too many rows, before these are read."""
+    lines = sum(max(table.count(b"\n"), table.count(b"\r")) for table in tables)
+    if lines > LINES * (most + len(tables)):
+        raise expected(f"1 to {most:,} points in a request", f"{lines:,} lines", "Send them in parts.")
 
 
 def _read(contents: list[tuple[str, bytes | np.ndarray]], service: Service) -> list[Point]:

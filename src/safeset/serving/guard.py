@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from safeset.errors import expected
 from safeset.serving.metrics import Metrics
 
 OPEN = ("/v2/health/live", "/v2/health/ready")  # for whoever watches over the server
@@ -82,7 +83,14 @@ class Guard:
             remedy = "Other names need another --host."
             await refuse(421, f"Expected localhost or a loopback address in the header Host. {remedy}")
             return
-        if self.token and scope["path"] not in OPEN and not holds(headers.get(b"authorization", ""), self.token):
+        if scope["method"] not in ("GET", "HEAD") and self._is_of_another_site(headers):
+            await refuse(403, "Expected a request from a page of this server, or from a program: this is another's.")
+            return
+        if (
+            self.token is not None
+            and scope["path"] not in OPEN
+            and not holds(headers.get(b"authorization", ""), self.token)
+        ):
             more = {"WWW-Authenticate": REALM}
             await refuse(401, "Expected the header Authorization: Bearer TOKEN, with the server's token.", more)
             return
@@ -106,6 +114,15 @@ class Guard:
             await self.app(scope, _replayed(b"".join(parts), receive), send)
         finally:
             self.held -= sum(map(len, parts))
+
+    def _is_of_another_site(self, headers: dict[bytes, str]) -> bool:
+        """Whether a browser says that it asks for a page of another site: a form needs nobody's leave to be sent."""
+        if headers.get(b"sec-fetch-site", "") == "cross-site":
+            return True
+        origin = headers.get(b"origin")  # browsers that do not say the first say this
+        if origin is None or self.hosts is None:
+            return False
+        return host_of(origin.partition("://")[2]) not in self.hosts
 
     async def _read(self, parts: list[bytes], receive: Receive, too_large: str) -> tuple[Any, ...] | None:
         """Read the body; None if the client has left, and what it is to be refused with, of status 0 for nothing."""
@@ -151,6 +168,16 @@ def _refusal(scope: Scope, send: Send) -> Callable[..., "asyncio.Future[None]"]:
         await send({"type": "http.response.body", "body": content})
 
     return refuse  # type: ignore[return-value]
+
+
+def check_token(token: str | None) -> None:
+    """Raise an error for a token that no client could show, or anybody.
+
+    Raises:
+        ArgumentError: if it is empty, has spaces around it, or letters beyond ASCII.
+    """
+    if token is not None and (not token or token != token.strip() or not token.isascii()):
+        raise expected("a token of ASCII characters, without spaces around it", repr(token[:8]))
 
 
 def holds(header: str, token: str) -> bool:

@@ -4,7 +4,9 @@ import contextlib
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -13,10 +15,37 @@ from safeset.errors import expected
 
 PATIENCE = 60  # seconds in which answers are still sent after a signal to stop
 MOST_CONNECTIONS = 512
+LATE = 30.0  # seconds without a whole head of a request, after which a connection is closed
+TICKS = 20  # of a tenth of a second, from one look at the connections to the next
 
 
 class _Server(uvicorn.Server):
-    """A server whose process ends by itself after a signal, and not by the signal once more."""
+    """A server whose process ends by itself after a signal, and not by the signal once more.
+
+    It closes connections over which nothing is asked: a few hundred of them would keep everybody else out.
+    """
+
+    late = LATE
+    _silent: dict[Any, tuple[float, Any]]  # connections that ask nothing: since when, and after which request
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        if counter % TICKS == 0:
+            self._close_silent(time.monotonic())
+        return await super().on_tick(counter)
+
+    def _close_silent(self, now: float) -> None:
+        before, self._silent = getattr(self, "_silent", {}), {}
+        for connection in list(self.server_state.connections):
+            last = connection.cycle  # the request that is being answered, or was; None before the first
+            if last is not None and not last.response_complete:
+                continue
+            since, after = before.get(connection, (now, last))
+            since = since if after is last else now
+            if now - since < self.late:
+                self._silent[connection] = since, last
+            elif connection.transport is not None:
+                connection.transport.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
