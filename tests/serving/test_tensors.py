@@ -19,7 +19,7 @@ def sent(kind, *data, shape=None):
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize("text", ["Infinity", "-Infinity", "NaN", "1e999", "0.5", "true"])
 def test_what_is_no_integer_never_becomes_one(kind, text):
-    with pytest.raises(ArgumentError, match="integers|numbers"), np.errstate(all="ignore"):
+    with pytest.raises(ArgumentError, match=r"integers|numbers"), np.errstate(all="ignore"):
         sent(kind, json.loads(text), 0)
 
 

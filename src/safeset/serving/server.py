@@ -26,7 +26,10 @@ class _Server(uvicorn.Server):
     """
 
     late = LATE
-    _silent: dict[Any, tuple[float, Any]]  # connections that ask nothing: since when, and after which request
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._silent: dict[Any, tuple[float, Any]] = {}  # connections: since when they ask nothing, after which request
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second."""
@@ -35,8 +38,9 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _close_silent(self, now: float) -> None:
-        before, self._silent = getattr(self, "_silent", {}), {}
-        for connection in list(self.server_state.connections):
+        before, self._silent = self._silent, {}
+        connections: list[Any] = list(self.server_state.connections)
+        for connection in connections:
             last = connection.cycle  # the request that is being answered, or was; None before the first
             if last is not None and not last.response_complete:
                 continue

@@ -216,3 +216,22 @@ def test_without_an_answer_nothing_is_shown_as_certified(visit, digits_address):
     assert page.locator("#said.proved").count() == 0
     assert page.locator("#bars").is_hidden()
     assert page.locator("#verdict").is_hidden()
+
+
+def test_a_number_that_is_none_is_marked_and_goes_back(visit, digits_address):
+    page = visit(digits_address)
+    number = page.get_by_label("Largest change, ε, as a number")
+    number.fill("0.125")
+    settle(page)
+    said = page.inner_text("#said")
+    for wrong in ("-1", "", "1e200"):
+        number.fill(wrong)
+        assert page.locator("#epsilon-number:invalid").count() == 1
+        settle(page)
+        assert (page.inner_text("#said"), page.locator("#message").is_hidden()) == (said, True)
+        number.press("Tab")
+        assert number.input_value() == "0.125"
+    page.get_by_label("Noise of norm").fill("")
+    page.get_by_role("button", name="Add noise").click()
+    settle(page)
+    assert page.locator("#verdict").get_attribute("class") == "unchanged"

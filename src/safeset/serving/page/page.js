@@ -127,6 +127,7 @@ function scales() {
 }
 
 function addNoise() {
+  if (!byId("noise").reportValidity()) return;
   const wanted = Number(byId("noise").value);
   const normal = () => Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
   const noise = state.original.map(normal);
@@ -177,15 +178,20 @@ function sayOfAttack(kind = "", words = "") {
 // A slider and a number that say the same; `then` gets the value.
 function pair(slider, number, then) {
   const [one, two] = [byId(slider), byId(number)];
+  const set = (value) => {
+    two.dataset.set = value;
+    then(Number(value));
+  };
   one.addEventListener("input", () => {
     two.value = one.value;
-    then(Number(one.value));
+    set(one.value);
   });
   two.addEventListener("input", () => {
-    if (two.value === "" || !two.checkValidity()) return;
+    if (!two.checkValidity()) return; // marked by the style; what is shown is still of the last one
     one.value = two.value;
-    then(Number(two.value));
+    set(two.value);
   });
+  two.addEventListener("change", () => { if (!two.checkValidity()) two.value = two.dataset.set; });
 }
 
 function startDrawing() {
@@ -230,9 +236,9 @@ function showAbout(about) {
   slider.max = about.farthest;
   slider.step = about.farthest / 400;
   slider.value = about.epsilon;
-  byId("epsilon-number").value = state.epsilon = about.epsilon;
+  byId("epsilon-number").value = byId("epsilon-number").dataset.set = state.epsilon = about.epsilon;
   byId("noise").value = Number((0.9 * about.epsilon).toPrecision(3));
-  if (about.alpha !== null) byId("alpha").value = byId("alpha-number").value = state.alpha = about.alpha;
+  if (about.alpha !== null) byId("alpha").value = byId("alpha-number").value = byId("alpha-number").dataset.set = state.alpha = about.alpha;
   byId("drop").hidden = !about.files;
   byId("how").textContent = about.kind === "image"
     ? "Draw on the image, add noise, or let the computer attack: inside the ball the promise cannot break; beyond it, it may."

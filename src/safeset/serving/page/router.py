@@ -26,9 +26,7 @@ FILES = {  # by package; colours, type and tables are the report's
 
 LARGEST = 1e100  # beyond it, norms could overflow, and JSON has no ∞
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, strict=True)]
-Numbers = Annotated[
-    list[Number], Field(fail_fast=True)
-]  # a message for each of a million mistakes would fill the memory
+Numbers = Annotated[list[Number], Field(fail_fast=True)]  # with a message for each of a million, memory would be full
 Epsilon = Annotated[
     float, Field(ge=0, le=LARGEST, strict=True, description="radius of the ball, in units of the input")
 ]
