@@ -15,11 +15,14 @@ from safeset.recipes.recipe import FittedRecipe
 from safeset.report.observer import Example, Observer, choose_radii
 from safeset.report.surface import Surface, draw_surface
 from safeset.runs.affinity_suggestion import AffinitySuggestion, suggest_for_net
+from safeset.runs.calibrate import read_coverage
 from safeset.runs.data import load_run_data
 from safeset.runs.evaluate import evaluate_net
+from safeset.runs.evaluate_coverage import evaluate_coverage
 from safeset.runs.load import load_run
 from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
+from safeset.system.files import plain
 
 FIRST = 512  # points by which the range of ε is chosen
 EXPLAINED = 256  # points at which it is said what the bounds cost
@@ -46,6 +49,7 @@ class Findings:
         explanation: where the bounds come from.
         suggestion: affinity sets to choose from; None for other data, and where there are fewer than three classes.
         surface: the decision surface of data in the plane.
+        coverage: of a calibrated run, at each ε along the curves, as `evaluate_coverage` gives it.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Findings:
     explanation: Explanation | None = None
     suggestion: AffinitySuggestion | None = None
     surface: Surface | None = None
+    coverage: dict[str, Any] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,12 +113,16 @@ def look_at(
     recipe = run.read_recipe()
     net, unfinished = load_run(run, network)
     net = net.to(as_device(device))
+    coverage = read_coverage(run, net) if details else None  # before long work: it may not fit
     points = load_run_data(recipe, source, progress)
     some = points.test[torch.arange(min(FIRST, len(points.test)))]
     radii = choose_radii(net.certify(some.to(net.device).exact), recipe.epsilon)
     observer = Observer(points.test.y, classes=net.classes, epsilon=recipe.epsilon, radii=radii)
     evaluation = evaluate_net(net, recipe, points, per_class=True, progress=progress, watch=observer.watch)
     more = _details(net, recipe, points, source is None, progress) if details else {}
+    if coverage is not None and len(points.test):
+        about = evaluate_coverage(coverage, points.test, radii, attack=False, progress=progress)
+        more["coverage"] = plain(about)
     return Findings(
         name=str(run.path),
         recipe=recipe,

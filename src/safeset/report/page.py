@@ -7,6 +7,7 @@ from pathlib import Path
 
 from safeset import __version__
 from safeset.report import sections
+from safeset.report.coverage import coverage_section
 from safeset.report.findings import Findings
 from safeset.report.gallery import gallery, gallery_data
 from safeset.report.groups import groups, surface_figure
@@ -48,11 +49,12 @@ def report_page(several: Sequence[Findings]) -> str:
 
 
 def _sections(runs: list[Findings]) -> list[tuple[str, str, Html]]:
-    """Each section: its anchor, its title, its content. One about coverage has its place after the curves."""
+    """Each section: its anchor, its title, its content."""
     found = [
         ("summary", "In words", join([_beside(runs, [sections.summary(run) for run in runs]), sections.words()])),
         ("numbers", "The numbers", sections.numbers(runs)),
         ("curves", "Against ε", join([sections.comparison(runs), _beside(runs, map(sections.curves, runs))])),
+        *_coverage(runs),
         ("groups", "Classes that go together", _beside(runs, map(groups, runs))),
         ("classes", "By class", _beside(runs, map(sections.classes, runs))),
         ("inputs", "Inputs and their answers", _beside(runs, (gallery(run, place) for place, run in enumerate(runs)))),
@@ -67,6 +69,18 @@ def _sections(runs: list[Findings]) -> list[tuple[str, str, Html]]:
         ("provenance", "Provenance", _beside(runs, map(sections.provenance, runs))),
     ]
     return found
+
+
+def _coverage(runs: list[Findings]) -> list[tuple[str, str, Html]]:
+    """The section of those runs that are calibrated, if any is."""
+    calibrated = [run for run in runs if run.coverage is not None]
+    contents = (
+        coverage_section(run.coverage, epsilon=run.epsilon, units=run.units, kind=run.evaluation["split"])
+        for run in calibrated
+        if run.coverage is not None
+    )
+    content = _beside(calibrated, contents, titles=len(runs) > 1)
+    return [("coverage", "Sets that hold the true class", content)] if calibrated else []
 
 
 def _beside(runs: Sequence[Findings], contents: Iterable[Html], titles: bool | None = None) -> Html:
