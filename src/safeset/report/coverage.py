@@ -35,7 +35,7 @@ def coverage_section(found: dict[str, Any], *, epsilon: float, units: str, kind:
     )
     return element(
         "div",
-        element("p", found["words"]),
+        element("p", f"Promised: {found['words']}."),
         element("p", about, class_="dim"),
         element(
             "div",
