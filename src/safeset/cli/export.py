@@ -64,5 +64,5 @@ def export(
     size = target.stat().st_size / 1e6
     about = f"{shorten(says['guarantee'])} by {says['method']}, ε = {shown_epsilon(says['epsilon'])} unless another is"
     console.out.print(f"Written: {target} ({size:,.1f} MB): {about} given, in {says['units']}.")
-    console.out.print(f"To certify with it, without torch: safeset certify {target} FILE…")
+    console.out.print("`safeset certify` takes it like a run, and needs no torch.")
     console.err.print(f"{'Float32. ' if float32 else ''}Covered: {says['covers']}.", style="dim")
