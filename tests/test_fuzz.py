@@ -224,7 +224,7 @@ def points(path, ranges=None):
     found = list(read_points([str(path)], input_shape=(2,), units="cm", ranges=ranges, stdin=None))
     for point in found:
         assert bool(point.problem) == (point.x is None)
-        assert point.x is None or (point.x.shape == (2,) and point.x.isfinite().all())
+        assert point.x is None or (point.x.shape == (2,) and np.isfinite(point.x).all())
     content = path.read_bytes()
     if any(os.path.isdir(line.strip()) for line in content.decode(errors="replace").splitlines() if line.strip()):
         return  # the name of a folder, of which all images would be meant

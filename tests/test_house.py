@@ -9,7 +9,7 @@ SOURCE = Path(safeset.__file__).parent
 # Each room may import those above it, and itself. What stands in one line does not know of each other.
 ORDER = """
 errors
-numerics
+numerics values
 inputs
 system layers
 terminal
@@ -22,7 +22,7 @@ proofs
 nets
 models losses margins coverage
 data
-drawing verification
+drawing verification export
 recipes
 evaluation
 runs

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from safeset.errors import UnitsWarning as UnitsWarning
     from safeset.errors import UnsupportedLayerError as UnsupportedLayerError
     from safeset.estimator import SafesetClassifier as SafesetClassifier
+    from safeset.export.to_onnx import export_onnx as export_onnx
     from safeset.guarantees.guarantee import Affinity as Affinity
     from safeset.guarantees.guarantee import Guarantee as Guarantee
     from safeset.guarantees.guarantee import RelaxedTopK as RelaxedTopK
@@ -57,6 +58,7 @@ _HOMES = {
     "TrainingWarning": "errors",
     "UnsupportedLayerError": "errors",
     "SafesetClassifier": "estimator",
+    "export_onnx": "export.to_onnx",
     "Affinity": "guarantees.guarantee",
     "Guarantee": "guarantees.guarantee",
     "RelaxedTopK": "guarantees.guarantee",

@@ -1,7 +1,6 @@
 """What users hand over, made into tensors and numbers, or named as a mistake."""
 
 import math
-import operator
 import warnings
 from collections.abc import Sequence
 from fractions import Fraction
@@ -11,13 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.errors import UnitsWarning, callers_level, expected, repeated, some_of
+from safeset.errors import UnitsWarning, callers_level, expected, some_of
 from safeset.numerics.strict import uncompiled
+from safeset.values import PIXELS as PIXELS
+from safeset.values import SCALED as SCALED
+from safeset.values import as_count as as_count
+from safeset.values import check_names as check_names
+from safeset.values import far_outside
+from safeset.values import is_text as is_text
 
 MOST_NUMBERS = 2**31  # of one input
-PIXELS = "pixels in [0, 1]"  # the units of ε for images
-SCALED = "columns scaled to [0, 1]"  # the units of ε for tables
-FAR = 10.0  # times the whole range of training: no outlier of a table lies so far outside
 Numbers = Tensor | np.ndarray | list[list[float]]
 
 
@@ -79,34 +81,6 @@ def one_epsilon(epsilon: object, eps: object, default: float | None = None) -> f
     return given[0] if given else check_epsilon(default)
 
 
-def check_names(class_names: object, classes: int | None = None) -> tuple[str, ...]:
-    """Distinct class names, as many as there are classes."""
-    if isinstance(class_names, str) or not hasattr(class_names, "__iter__"):
-        raise expected("class names to be a list of names", repr(class_names)[:80])
-    names = tuple(map(str, class_names))
-    if classes is not None and len(names) != classes:
-        raise expected(f"a name for each of the {classes} classes", f"{len(names)} names")
-    if len(set(names)) < len(names):
-        raise expected("distinct class names", f"{repeated(names)!r} twice")
-    strange = next((name for name in names if not is_text(name)), None)
-    if strange is not None:
-        raise expected("class names in UTF-8", repr(strange), "Rename the folder or the label.")
-    return names
-
-
-def is_text(name: str) -> bool:
-    r"""Whether a name can be written down: the name of a file may be any bytes.
-
-    >>> is_text("café"), is_text("caf\udce9")
-    (True, False)
-    """
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def check_shape(shape: object) -> tuple[int, ...]:
     """The shape of one input: a few integers ≥ 1, of less than 2³¹ numbers."""
     given = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
@@ -115,21 +89,6 @@ def check_shape(shape: object) -> tuple[int, ...]:
         remedy = "Leave out the batch."
         raise expected("`input_shape` to be the shape of one input, such as (3, 32, 32)", repr(shape)[:80], remedy)
     return sizes  # type: ignore[return-value]
-
-
-def far_outside(x: Tensor, seen: tuple[float, ...]) -> Tensor:
-    """Which points (n, …) can only be in other units than those that were seen to lie between two numbers.
-
-    An image with any number, or a row with most of its numbers, outside by more than the whole range; or a row with
-    any that is outside by ten times the range: outliers of a table are no mistake.
-    """
-    low, high = seen
-    width = high - low if high > low else max(abs(high), 1.0)
-    outside = torch.maximum(low - x, x - high).flatten(1) / width
-    worst = outside.amax(dim=1)
-    if x.ndim > 2:
-        return worst > 1
-    return (worst > FAR) | ((outside > 1).double().mean(dim=1) > 0.5)
 
 
 def warn_of_units(x: Tensor, units: str) -> None:
@@ -147,7 +106,7 @@ def warn_of_units(x: Tensor, units: str) -> None:
         strange = ((finite <= -1) | (finite >= 2)).flatten(1).any(dim=1)  # attacks may leave [0, 1], but not so far
         remedy = "divide bytes by 255, and leave normalisation to the network"
     else:
-        strange = far_outside(finite, (0.0, 1.0))
+        strange = torch.from_numpy(far_outside(finite.cpu().numpy(), (0.0, 1.0))).to(finite.device)
         remedy = "give them in the units of training, each column scaled by its range there"
     if bool(strange.any()):
         ends = x[strange][x[strange].isfinite()]
@@ -158,15 +117,6 @@ def warn_of_units(x: Tensor, units: str) -> None:
             UnitsWarning,
             stacklevel=callers_level(),
         )
-
-
-def as_count(value: Any) -> int | None:
-    """An integer ≥ 1, also of numpy's; None if it is none."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        return None
-    return count if count > 0 and not isinstance(value, bool) else None
 
 
 def as_device(device: torch.device | str | None) -> torch.device:

@@ -68,6 +68,7 @@ DOCUMENTED = {
     "certify model.onnx b.png --epsilon 0.1": PLAIN,
     "evaluate model.onnx --data photos/ --epsilon 0.05,0.1": PLAIN,
     "audit model.onnx --data photos/ --epsilon 0.1 --out audit.json": Typed(("--points", "2", "--budget", "0.05")),
+    "export runs/photos photos.onnx": PLAIN,
     "verify net.nnet property.vnnlib": PLAIN,
     "verify property2.vnnlib --network f=net.nnet": PLAIN,
     "supports --vnnlib-versions": PLAIN,

@@ -246,7 +246,7 @@ def test_a_fourth_channel_is_transparency(tmp_path):
         assert torch.allclose(pixels[0, :, 0, 0], torch.tensor([100.0, 0, 0]).double(), atol=0.5)
         assert torch.allclose(pixels[0, :, 7, 0], torch.tensor([20.0, 0, 204]).double(), atol=0.5)
         (point, *_) = _points(tmp_path, (3, 8, 8), background="#0000ff", warns="four channels last")
-        assert torch.allclose(point.x, pixels[0] / 255, atol=0.6 / 255)
+        assert torch.allclose(torch.from_numpy(point.x), pixels[0] / 255, atol=0.6 / 255)
     np.savez(tmp_path / "x.npz", x=x.astype(float), y=np.arange(6) % 2)
     with pytest.raises(ArgumentError, match="red, green, blue and alpha in"):
         read_npz(tmp_path / "x.npz")
@@ -264,7 +264,7 @@ def test_points_with_channels_last_are_certified_too(tmp_path):
     np.savez(tmp_path / "x.npz", x_test=x, y_test=[0, 1])
     first, second = _points(tmp_path, (3, 8, 6), warns="channels last")
     assert second.name == f"{tmp_path / 'x.npz'}:x_test[1]"
-    assert torch.equal(first.x, torch.from_numpy(x[0]).permute(2, 0, 1).double() / 255)
+    assert torch.equal(torch.from_numpy(first.x), torch.from_numpy(x[0]).permute(2, 0, 1).double() / 255)
 
 
 def test_one_hot_labels_are_understood(tmp_path):

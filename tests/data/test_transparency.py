@@ -111,7 +111,7 @@ def test_points_say_what_was_done_to_images(icons):
     big, plain = read_points(files, input_shape=(3, 16, 16), units=PIXELS, stdin=None)
     assert (big.composited, big.resized_from) == (True, None)
     assert (plain.composited, plain.resized_from) == (False, (4, 8))
-    assert big.x.dtype == plain.x.dtype == torch.float64
+    assert big.x.dtype == plain.x.dtype == np.float64
 
 
 def test_points_say_where_grey_images_become_three_equal_channels(tmp_path):

@@ -13,9 +13,9 @@ from safeset.data.embedded import digits
 from safeset.data.npz import read_npz
 from safeset.data.points import read_points
 from safeset.data.units import check_fits
-from safeset.inputs import far_outside
 from safeset.runs.run import Run
 from safeset.system.files import write_tensors
+from safeset.values import far_outside
 
 QUICK = {"epochs": 1, "guarantee": "standard"}
 
@@ -180,11 +180,11 @@ def test_few_points_far_outside_are_outliers(work):
 
 def test_what_is_far_outside():
     rows = torch.tensor([[0.5, 0.5, 0.5], [3.0, 0.5, 0.5], [3.0, 3.0, 0.5], [12.0, 0.5, 0.5], [-12.0, 0.5, 0.5]])
-    assert far_outside(rows, (0.0, 1.0)).tolist() == [False, False, True, True, True]
+    assert far_outside(rows.numpy(), (0.0, 1.0)).tolist() == [False, False, True, True, True]
     images = torch.zeros(3, 1, 2, 2)
     images[1, 0, 0, 0], images[2, 0, 0, 0] = 1.9, 2.1
-    assert far_outside(images, (0.0, 1.0)).tolist() == [False, False, True]
-    assert far_outside(torch.tensor([[7.0], [70.0]]), (5.0, 5.0)).tolist() == [False, True]
+    assert far_outside(images.numpy(), (0.0, 1.0)).tolist() == [False, False, True]
+    assert far_outside(np.array([[7.0], [70.0]]), (5.0, 5.0)).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

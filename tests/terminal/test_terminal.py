@@ -90,6 +90,7 @@ CASES = {
         (["check", "proof.json", "runs/photos/model.safetensors", "b.png"], "The network", "b.png: at every", "Valid"),
     ],
     "report": [(["report", "runs/photos"], "━", "Written: runs/photos/report.html", "it is one file")],
+    "export": [(["export", "runs/photos", "new.onnx"], "━", "Written: new.onnx", "rt3 by joint", "Covered:")],
     "plot": [(["plot", "runs/photos"], "━", "Drawn: runs/photos/plot.png")],
     "serve": [
         (

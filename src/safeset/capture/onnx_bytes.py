@@ -4,8 +4,12 @@ A few bytes can stand for many: an empty message takes two in a file and a hundr
 first, without keeping anything.
 """
 
+import stat
+from pathlib import Path
+
 from safeset.errors import SafesetError, expected
 
+MOST_BYTES = 2**30
 MOST_FIELDS = 500_000  # a network of a thousand layers has some ten thousands
 MOST_PACKED = 2**26  # bytes of integers in the short form, which take up to eight times as much when they are parsed
 _DEEPEST = 50  # messages in one another
@@ -38,6 +42,24 @@ _INSIDE: dict[str, dict[int, str]] = {
     "leaf": {},
 }
 _PACKED = {("tensor", 1), ("tensor", 5), ("tensor", 7), ("tensor", 11), ("attribute", 8)}
+
+
+def read_content(path: Path) -> bytes:
+    """The bytes of a regular file of a size that can be a network's."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise expected(f"an ONNX file at {path}", "a folder" if stat.S_ISDIR(found.st_mode) else "no regular file")
+        if not 0 < found.st_size <= MOST_BYTES:
+            raise expected(f"{path} to have 1 to {MOST_BYTES:,} bytes", f"{found.st_size:,}")
+        with path.open("rb") as file:
+            return file.read(found.st_size)  # no more is allocated, whatever it has become
+    except OSError as error:
+        raise expected(f"a readable ONNX file at {path}", error.strerror or str(error)) from None
+    except SafesetError:
+        raise
+    except ValueError:  # a null character in the name
+        raise expected("a file's name", repr(str(path))) from None
 
 
 def check_fields(content: bytes, what: str) -> None:

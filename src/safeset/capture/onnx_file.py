@@ -5,7 +5,6 @@ made only of numbers that the file really has.
 """
 
 import math
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.capture.onnx_bytes import check_fields
+from safeset.capture.onnx_bytes import check_fields, read_content
 from safeset.errors import SafesetError, expected
 
 OPSETS = (9, 21)  # of ONNX's own operators, the oldest and the newest that are read
-MOST_BYTES = 2**30
 LONGEST = 80  # characters of a name that are shown
 
 # Types of ONNX's tensors that are read: how they are stored, and where if not as raw bytes.
@@ -80,7 +78,7 @@ def read_file(path: Path) -> File:
         ArgumentError: if it is no such file, or has what is not read: external data, functions, several inputs.
         ImportError: never; without the package ``onnx`` it is an ArgumentError that says how to install it.
     """
-    content = _content(path)
+    content = read_content(path)
     try:
         import onnx
     except ImportError:
@@ -94,24 +92,6 @@ def read_file(path: Path) -> File:
     except Exception:  # protobuf's own errors, whichever way it is built
         raise expected(f"an ONNX file at {path}", "other bytes, or a damaged file") from None
     return _Reading(str(path)).file(model)
-
-
-def _content(path: Path) -> bytes:
-    """The bytes of a regular file of a size that can be a network's."""
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise expected(f"an ONNX file at {path}", "a folder" if stat.S_ISDIR(found.st_mode) else "no regular file")
-        if not 0 < found.st_size <= MOST_BYTES:
-            raise expected(f"{path} to have 1 to {MOST_BYTES:,} bytes", f"{found.st_size:,}")
-        with path.open("rb") as file:
-            return file.read(found.st_size)  # no more is allocated, whatever it has become
-    except OSError as error:
-        raise expected(f"a readable ONNX file at {path}", error.strerror or str(error)) from None
-    except SafesetError:
-        raise
-    except ValueError:  # a null character in the name
-        raise expected("a file's name", repr(str(path))) from None
 
 
 # -- what it says -----------------------------------------------------------------------------------------------------

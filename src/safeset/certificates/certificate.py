@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.certificates.promises import Answer, answers, check_preference, promise, shown, shown_epsilon
+from safeset.certificates.promises import check_preference, shown, shown_epsilon
+from safeset.certificates.records import record_of
 from safeset.errors import expected
 from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import as_tensor, check_names, one_epsilon
@@ -210,40 +211,16 @@ class Certificate:
         the answer. A radius may be ``math.inf``, where no perturbation can break it.
         """
         names: Sequence[Any] = self.class_names or range(self.classes)
-        return [
-            self._record([names[index] for index in best if index >= 0], windows, radius)
-            for best, windows, radius in zip(
-                self.ranking.tolist(), self.windows.tolist(), self.radius.tolist(), strict=True
-            )
-        ]
-
-    def _record(self, best: list[Any], windows: list[list[float]], radius: float) -> dict[str, Any]:
-        """The record of a point with these best classes."""
-        ladder = answers(windows, self.prefer)
-        answer = next((each for each in ladder if each.radius > self.epsilon), Answer(-1, -1, 0.0))
-        core, optional = answer.split(best)
-        return {
-            "certified": bool(core),
-            "core": core,
-            "optional": optional,
-            "radius": radius,
-            "core_radius": answer.radius,
-            "promise": promise(core, optional, answer.radius) if core else self._less(best, ladder),
-            "answers": [
-                dict(zip(("core", "optional"), each.split(best), strict=True), radius=each.radius) for each in ladder
-            ],
+        about: dict[str, Any] = {
             "epsilon": self.epsilon,
             "guarantee": str(self.guarantee),
             "method": self.method,
             "prefer": self.prefer,
         }
-
-    @staticmethod
-    def _less(best: list[Any], ladder: list[Answer]) -> str:
-        """What holds where the guarantee does not hold at ε: the promise that reaches farthest, if there is one."""
-        if not ladder:
-            return "no certificate: not even without a change"
-        return f"no certificate at ε; what does hold: {promise(*ladder[-1].split(best), ladder[-1].radius)}"
+        return [
+            record_of([names[index] for index in best if index >= 0], windows, **about)
+            for best, windows in zip(self.ranking.tolist(), self.windows.tolist(), strict=True)
+        ]
 
     def proof(self) -> dict[str, Any]:
         """The proof as plain values, to be written as JSON: whoever has the weights can check it without safeset.

@@ -14,6 +14,7 @@ from safeset.cli.calibrate import calibrate
 from safeset.cli.certify import certify
 from safeset.cli.data import data_app
 from safeset.cli.evaluate import evaluate
+from safeset.cli.export import export
 from safeset.cli.listings import models, version
 from safeset.cli.paper import figures, reproduce
 from safeset.cli.report import plot, report
@@ -53,7 +54,7 @@ def _before(
     pass
 
 
-_OF_RUNS = (train, evaluate, certify, calibrate, suggest, suggest_affinity, audit, check, report, plot, serve)
+_OF_RUNS = (train, evaluate, certify, calibrate, suggest, suggest_affinity, audit, check, report, plot, serve, export)
 _OTHERS = (verify, reproduce, figures, models, version)
 for _command in (*_OF_RUNS, *_OTHERS):
     app.command()(_command)
@@ -83,6 +84,13 @@ def main() -> None:
             sys.exit(console.PIPE_CLOSED)
         where = f" ({error.filename})" if error.filename else ""
         console.print_failure(f"{error.strerror or error}{where}")
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        console.print_failure(
+            "Expected PyTorch, which all but exported networks need, but got none. Install it: pip install torch"
+        )
         sys.exit(1)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):

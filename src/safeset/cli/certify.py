@@ -51,12 +51,33 @@ def certify(
     """Certify images or rows: the answer, what it may also include, and what holds up to which change."""
     check_format(as_json, as_csv)
     from safeset.certificates.promises import check_preference
+    from safeset.runs.certify_exported import certify_exported, open_exported
+
+    check_preference(prefer)
+    run = find_run(run)
+    options: dict[str, Any] = {
+        "epsilon": radius(epsilon),
+        "method": method,
+        "guarantee": guarantee,
+        "prefer": prefer,
+        "background": background,
+        "alpha": alpha,
+        "stdin": sys.stdin.buffer if sys.stdin else None,
+    }
+    if (exported := open_exported(run)) is not None:  # it runs without torch
+        check_alone()
+        others = {"--proof": proof, "--network": network, "--device": None if device == "cpu" else device}
+        if given := next((name for name, value in others.items() if value is not None), None):
+            raise expected(f"no {given} beside {run}, which certifies by itself", others[given], "Certify the run.")
+        records = certify_exported(exported, files, **options)
+        unread = _show(records, as_json=as_json, as_csv=as_csv, header=True)
+        console.err.print(exported.note, style="dim")
+        _report_unread(unread)
+        return
     from safeset.runs.certify_files import certify_files
     from safeset.runs.onnx_models import COVERED, is_onnx
     from safeset.system.workers import join_workers
 
-    check_preference(prefer)
-    run = find_run(run)
     if proof is not None:
         check_alone()
         check_target(proof, "JSON", run=run, inputs=[*files, file_of(guarantee)])
@@ -66,17 +87,11 @@ def certify(
         records = certify_files(
             run,
             files,
-            epsilon=radius(epsilon),
-            method=method,
-            guarantee=guarantee,
-            prefer=prefer,
-            background=background,
-            alpha=alpha,
             network=own_network(network),
             device=device,
-            stdin=sys.stdin.buffer if sys.stdin else None,
             report=notes.append,
             proofs=None if proof is None else proofs,
+            **options,
         )
         records = console.show_wait(records, "proving the network's bounds")
         unread = _show(records, as_json=as_json, as_csv=as_csv, header=workers.first)
@@ -85,6 +100,11 @@ def certify(
     console.print_notes(notes)
     if proof is not None:
         _write_proof(proof, proofs, Path(run) / "model.safetensors")
+    _report_unread(unread)
+
+
+def _report_unread(unread: int) -> None:
+    """Fail, with a message, if points could not be read."""
     if unread:
         console.err.print(f"{unread} of the points could not be read.")
         raise typer.Exit(1)

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from safeset.certificates.promises import shown_epsilon
 
 if TYPE_CHECKING:
     from safeset.coverage.coverage import Coverage
@@ -58,3 +60,19 @@ def describe(coverage: "Coverage") -> str:
         which = f"threshold {thresholds[0]:.4g}"
     about = f"{len(coverage)} points, score {coverage.score}, {which}"
     return f"Coverage(the true class is in the set {probability(coverage)}; {about})"
+
+
+def words_of_set(probability: str, points: int, epsilon: float) -> str:
+    """What the set of one input means, with `probability` in words."""
+    return (
+        f"{probability}, for inputs like the {points:,} calibration points, the true class is among these, also after "
+        f"any change of L2 norm ≤ {shown_epsilon(epsilon)}"
+    )
+
+
+def covering_set(
+    members: Sequence[bool], names: Sequence[str], alpha: float, epsilon: float, words: str
+) -> dict[str, Any]:
+    """The set of one input as plain values, as records have it."""
+    classes = [name for name, member in zip(names, members, strict=True) if member]
+    return {"classes": classes, "alpha": alpha, "epsilon": epsilon, "words": words}

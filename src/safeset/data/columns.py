@@ -5,9 +5,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from safeset.errors import counted, expected, nearest, repeated
 
@@ -183,11 +184,12 @@ def number_in(cell: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def scaled(x: Tensor, ranges: Mapping[str, tuple[float, ...]]) -> Tensor:
+def scaled(x: NDArray[Any], ranges: Mapping[str, tuple[float, ...]]) -> NDArray[np.float64]:
     """Columns from their (least, largest) to [0, 1], in float64; a column of one value becomes its distance from it."""
-    low, high = torch.tensor(list(ranges.values()), dtype=torch.float64).unbind(dim=1)
-    spread = torch.where(high > low, high - low, torch.ones_like(low))
-    found = (x.double() - low) / spread
-    if not bool(found.isfinite().all()):
+    low, high = np.array(list(ranges.values()), dtype=np.float64).T
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = np.where(high > low, high - low, 1.0)
+        found: NDArray[np.float64] = (x.astype(np.float64) - low) / spread
+    if not np.isfinite(found).all():
         raise expected("numbers that can be scaled to [0, 1]", "numbers too large for it")
     return found

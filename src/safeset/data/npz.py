@@ -7,20 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.data.arrays import read_arrays
+from safeset.data.arrays import NAMES, channels_first, is_exact, read_arrays
 from safeset.data.dataset import PIXELS, TEST_SHARE, Dataset, Split
-from safeset.data.decoding import BACKGROUND, colour
+from safeset.data.decoding import BACKGROUND
 from safeset.data.labels import as_labels, label_array
-from safeset.data.units import AS_PIXELS, RAW, image_units, own_units
+from safeset.data.units import RAW, image_units, own_units
 from safeset.errors import counted, expected, nearest
-
-NAMES = {  # other names of the arrays, the best first
-    "x": ("x_train", "train_images", "images"),
-    "y": ("y_train", "train_labels", "labels"),
-    "x_test": ("test_images",),
-    "y_test": ("test_labels",),
-}
-LARGEST_WHOLE = 2**53  # float64 holds every integer up to here
 
 
 def read_npz(path: Path, *, units: str | None = None, background: str | None = None) -> Dataset:
@@ -77,42 +69,6 @@ def _units(xs: Mapping[str, np.ndarray], path: Path, raw: bool) -> str:
     return image_units(low, high, str(path)) if image and not raw else own_units(low, high)
 
 
-def channels_first(
-    array: np.ndarray, what: str, background: str | None, *, last: bool | None = None
-) -> tuple[np.ndarray, list[str]]:
-    """Images as (n, channels, height, width), and what was done to them; other arrays as they are.
-
-    Args:
-        array: (n, height, width), (n, channels, height, width) or (n, height, width, channels).
-        what: its name in notes and errors.
-        background: the colour that four channels, if they come last, are composited on; None to keep them.
-        last: whether the channels come last; by default where the shape says so.
-    """
-    if array.ndim == 3:
-        return array[:, None], []
-    if array.ndim != 4 or not (_channels_last(array.shape) if last is None else last):
-        return array, []
-    moved = np.moveaxis(array, -1, 1)
-    if array.shape[-1] != 4 or background is None:
-        return moved, [f"{what} has its channels last, {array.shape}: they were moved to {moved.shape}."]
-    if array.dtype != np.uint8 and array.size and not (array.min() >= 0 and array.max() <= 1):
-        got = f"numbers from {array.min():g} to {array.max():g}"
-        raise expected(f"red, green, blue and alpha in [0, 1] in {what}", got, f"{AS_PIXELS}.")
-    alpha, pixels = moved[:, 3:].astype(np.float64), moved[:, :3].astype(np.float64)
-    full = 255.0 if array.dtype == np.uint8 else 1.0
-    behind = np.array(colour(background)).reshape(1, 3, 1, 1) * (full / 255)
-    mixed = (pixels * alpha + behind * (full - alpha)) / full
-    whole = np.rint(mixed).astype(np.uint8) if array.dtype == np.uint8 else mixed
-    through = int((alpha < full).any(axis=(1, 2, 3)).sum())
-    said = f"{what} has four channels last, red, green, blue and alpha, {array.shape}: {through:,} of {len(array):,} "
-    return whole, [f"{said}images have transparency, composited on {background}; --background changes it."]
-
-
-def _channels_last(shape: tuple[int, ...]) -> bool:
-    _, first, second, last = shape
-    return last in (1, 3, 4) and (first > 4 or (first == second != last and first not in (1, 3)))
-
-
 def _split(x: np.ndarray, y: Tensor, what: str, meaning: str) -> Split:
     if len(x) != len(y) or not len(y):
         raise expected(
@@ -138,14 +94,6 @@ def _check_numbers(array: np.ndarray, what: str) -> None:
         raise expected(f"{what} to be finite", f"NaN or infinite numbers in {bad} of {len(array)} points")
     if not is_exact(array):
         raise expected(f"{what} to be numbers that float64 holds", "numbers with more digits")
-
-
-def is_exact(array: np.ndarray) -> bool:
-    """Whether float64 holds every number as it is."""
-    if array.dtype.kind in "iu":
-        return not array.size or bool(array.max() <= LARGEST_WHOLE and array.min() >= -LARGEST_WHOLE)
-    with np.errstate(over="ignore"):
-        return array.dtype.itemsize <= 8 or bool((array.astype(np.float64) == array).all())
 
 
 def as_floats(array: np.ndarray) -> np.ndarray:

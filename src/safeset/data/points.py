@@ -1,4 +1,4 @@
-"""Points to certify, from files as users have them: images, rows of a table, arrays."""
+"""Points to certify, from files as users have them: images, rows of a table, arrays. None of it needs torch."""
 
 import io
 import warnings
@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from safeset.data.arrays import read_arrays
+from safeset.data.arrays import AS_PIXELS, NAMES, are_pixels, channels_first, is_exact, read_arrays
 from safeset.data.columns import OneHot, input_names, numbers_of, parse_table, scaled
-from safeset.data.dataset import PIXELS
 from safeset.data.decoding import BACKGROUND, SUFFIXES, read_image
-from safeset.data.npz import NAMES, channels_first, is_exact
-from safeset.data.units import AS_PIXELS, are_pixels
 from safeset.errors import ArgumentError, DataWarning, expected, first_few
-from safeset.inputs import far_outside
+from safeset.values import PIXELS, far_outside
 
 IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*", b"P5", b"P6")
 
@@ -36,7 +32,7 @@ class Point(NamedTuple):
     """
 
     name: str
-    x: Tensor | None
+    x: NDArray[np.float64] | None
     problem: str = ""
     resized_from: tuple[int, int] | None = None
     composited: bool = False
@@ -133,23 +129,23 @@ def read_numbers(
     units: str,
     seen: tuple[float, ...] | None = None,
     **others: Any,
-) -> Tensor:
+) -> NDArray[np.float64]:
     """The points of one array at once, (n, *input_shape) float64; arguments as for `read_contents`.
 
     Raises:
         ArgumentError: for the first point that cannot be read.
     """
     if units == PIXELS and array.shape[1:] == input_shape and array.dtype in (np.uint8, np.float32, np.float64):
-        x = torch.from_numpy(array.astype(np.float64))
+        x: NDArray[np.float64] = array.astype(np.float64)
         x = x / 255 if array.dtype == np.uint8 else x
-        if not x.numel() or bool((x.min() >= 0) & (x.max() <= 1)):  # no NaN is
+        if not x.size or (x.min() >= 0 and x.max() <= 1):  # no NaN is
             return x
     points = list(read_contents([(name, array)], input_shape=input_shape, units=units, seen=seen, **others))
     for point in points:
         if point.x is None:
             raise ArgumentError(f"{point.name}: {point.problem}")
     found = [point.x for point in points if point.x is not None]
-    return torch.stack(found) if found else torch.zeros(0, *input_shape, dtype=torch.float64)
+    return np.stack(found) if found else np.zeros((0, *input_shape))
 
 
 def _lines(content: bytes) -> io.TextIOWrapper:
@@ -211,8 +207,7 @@ def _image(name: str, source: Path | BinaryIO, form: _Form) -> Point:
             found = read_image(source, (height, width), channels=channels, background=form.background)
     except (ValueError, OSError) as error:
         return Point(name, None, _reason(error))
-    x = torch.from_numpy(found.numbers)
-    return Point(name, x, resized_from=found.resized_from, composited=found.transparent, grey=found.grey)
+    return Point(name, found.numbers, resized_from=found.resized_from, composited=found.transparent, grey=found.grey)
 
 
 def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False) -> Iterator[Read]:
@@ -229,7 +224,7 @@ def _rows(lines: io.TextIOBase, source: str, form: _Form, *, tabs: bool = False)
         name = f"{source}:{row[0]}"
         if bad:
             return Point(name, None, bad[row[0]].removeprefix(f"line {row[0]} "))
-        return _point(name, torch.tensor(numbers[0], dtype=torch.float64), form)
+        return _point(name, np.array(numbers[0], dtype=np.float64), form)
 
     yield from (partial(point, row) for row in rows)
 
@@ -262,7 +257,7 @@ def _array(array: np.ndarray, what: str, form: _Form, prefix: str | None = None)
     def point(place: int) -> Point:
         if not is_exact(array[place]) and np.isfinite(array[place].astype(np.float64)).all():
             return Point(f"{start}[{place}]", None, "numbers with more digits than float64 holds")
-        numbers = torch.from_numpy(array[place].astype(np.float64))
+        numbers = array[place].astype(np.float64)
         return _point(f"{start}[{place}]", numbers, form, as_bytes=array.dtype == np.uint8)
 
     def quietly(place: int) -> Point:
@@ -286,9 +281,9 @@ def _fitting(array: np.ndarray, what: str, form: _Form) -> np.ndarray:
     return array
 
 
-def _point(name: str, numbers: Tensor, form: _Form, *, as_bytes: bool = False) -> Point:
+def _point(name: str, numbers: NDArray[np.float64], form: _Form, *, as_bytes: bool = False) -> Point:
     """Numbers in a user's units as the net's input, or what is wrong with them."""
-    if not bool(numbers.isfinite().all()):
+    if not np.isfinite(numbers).all():
         return Point(name, None, "NaN or infinite numbers")
     try:
         if form.ranges is not None:
@@ -297,9 +292,9 @@ def _point(name: str, numbers: Tensor, form: _Form, *, as_bytes: bool = False) -
             return Point(name, x)
         x = numbers / 255 if as_bytes and form.pixels else numbers
         got = f"numbers in {float(x.min()):g}..{float(x.max()):g}"
-        if form.pixels and not bool(((x >= 0) & (x <= 1)).all()):
+        if form.pixels and not ((x >= 0) & (x <= 1)).all():
             raise expected(PIXELS, got, f"{AS_PIXELS}.")
-        if not form.pixels and form.seen is not None and bool(far_outside(x[None], form.seen).any()):
+        if not form.pixels and form.seen is not None and far_outside(x[None], form.seen).any():
             raise expected(_as_in_training(form.seen), got, "Give them in the units of training.")
     except ArgumentError as error:
         return Point(name, None, str(error))
@@ -311,12 +306,15 @@ def _as_in_training(seen: tuple[float, ...]) -> str:
 
 
 def _check_row(
-    x: Tensor, numbers: Tensor, ranges: Mapping[str, tuple[float, ...]], seen: tuple[float, ...] | None
+    x: NDArray[np.float64],
+    numbers: NDArray[np.float64],
+    ranges: Mapping[str, tuple[float, ...]],
+    seen: tuple[float, ...] | None,
 ) -> None:
     """Raise an error for a row that can only be in other units than those of training, by its worst column."""
-    if seen is None or not bool(far_outside(x[None], (min(seen[0], 0.0), max(seen[1], 1.0))).any()):
+    if seen is None or not far_outside(x[None], (min(seen[0], 0.0), max(seen[1], 1.0))).any():
         return
-    worst = int((x - 0.5).abs().argmax())
+    worst = int(np.abs(x - 0.5).argmax())
     column, (low, high) = list(ranges.items())[worst]
     remedy = "Give the columns in the units of training."
     raise expected(f"numbers as in training: {column!r} was in {low:g}..{high:g}", f"{numbers[worst]:g}", remedy)

@@ -71,7 +71,7 @@ def read_table(
     stay, held = stratify(y, TEST_SHARE, seed=0)
     seen = stay[draw_apart(len(stay), calibration)[0]] if calibration else stay
     chosen = _ranges(x[seen], inputs, fixed, texts, raw=units is not None)
-    points = scaled(x, chosen)
+    points = torch.from_numpy(scaled(x.numpy(), chosen))
     if not bool((points.abs() <= LARGEST).all()):
         raise expected(f"numbers of {path} that fit into float32", "numbers too large for it", "Scale them.")
     good = [f"line {line}" for line, _ in rows if line not in bad]

@@ -3,20 +3,18 @@
 import warnings
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
+from safeset.data.arrays import AS_PIXELS, are_pixels
 from safeset.data.dataset import PIXELS, Dataset, Split
 from safeset.errors import ArgumentError, DataWarning, UnitsWarning, expected, some_of
-from safeset.inputs import SCALED, far_outside
+from safeset.values import SCALED, far_outside
 
 OWN = "the units of x"
 RAW = "raw"  # the option to take numbers as they are
 NEAR = (-0.5, 1.5)  # pixels in [0, 1] with noise lie here; images beyond it are normalised, or in 0..255
-WIDE = 10.0  # pixels in [0, 1] cannot have so wide a range
 NARROW = 1 / 20  # data that fills less of the range of training is in other units
 POINTS_AT_ONCE = 1024
-AS_PIXELS = "Divide by 255, or give bytes (uint8)"
 
 
 def own_units(low: float, high: float) -> str:
@@ -69,20 +67,6 @@ def kind(units: str) -> str:
     return OWN if found == "the units of the inputs" else found  # the name in runs of older versions
 
 
-def are_pixels(x: np.ndarray, seen: tuple[float, ...]) -> bool:
-    """Whether images (n, …) can only be pixels in [0, 1], where the numbers of training had a far larger range.
-
-    Images of integers may be dark, or of two colours.
-
-    >>> dark, small = np.zeros((1, 1, 2, 2)), np.full((1, 1, 2, 2), 0.25)
-    >>> are_pixels(small, (0, 255)), are_pixels(dark, (0, 255)), are_pixels(small, (0, 2))
-    (True, False, False)
-    """
-    if x.ndim < 4 or not x.size or x.dtype.kind != "f" or seen[1] - seen[0] < WIDE:
-        return False
-    return bool(x.min() >= 0 and x.max() <= 1 and (x != np.rint(x)).any())
-
-
 def check_fits(data: Dataset, units: str, seen: tuple[float, ...] | None, *, columns: bool) -> None:
     """Raise an error for data in other units than a run's.
 
@@ -111,7 +95,7 @@ def check_fits(data: Dataset, units: str, seen: tuple[float, ...] | None, *, col
     if data.train.x.dtype == torch.uint8:
         return
     parts = [part for split in (data.train, data.test) for part in torch.split(split.x, POINTS_AT_ONCE) if len(part)]
-    strange = sum(int(far_outside(part.double(), seen).sum()) for part in parts)
+    strange = sum(int(far_outside(part.double().numpy(), seen).sum()) for part in parts)
     count = len(data.train) + len(data.test)
     if 2 * strange >= count:
         raise expected(trained, f"{strange:,} of {count:,} points far outside, from {low:g} to {high:g}", remedy)

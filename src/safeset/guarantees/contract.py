@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from safeset.errors import expected
 from safeset.inputs import check_names
 
 
@@ -51,6 +52,18 @@ class Guarantee(ABC):
         most = (self.eligible(ranking, classes) * counts).amax(dim=1, keepdim=True)
         return torch.zeros_like(logits, dtype=torch.bool).scatter(1, ranking, (counts <= most) | (counts == 1))
 
+    def tables(self, classes: int) -> tuple[Tensor, Tensor]:
+        """The eligible k as plain tables, for programs elsewhere: such as graphs in ONNX files.
+
+        Returns:
+            (K,) and (sets, classes) booleans: k is eligible at a point if the first says so and one of the sets holds
+            all of its k best classes.
+
+        Raises:
+            ArgumentError: for a guarantee that does not say it.
+        """
+        raise expected("a guarantee with `tables`, which says its eligible k elsewhere", type(self).__name__)
+
     @abstractmethod
     def __str__(self) -> str: ...
 
@@ -72,6 +85,12 @@ class Guarantee(ABC):
         """The same guarantee about the classes of a data set: names become indices, unknown names are an error."""
         self.largest_k(len(check_names(class_names)))
         return self
+
+
+def same_everywhere(guarantee: Guarantee, classes: int) -> tuple[Tensor, Tensor]:
+    """`tables` of a guarantee whose eligible k are the same for every ranking."""
+    ranking = torch.arange(guarantee.largest_k(classes))[None]
+    return guarantee.eligible(ranking, classes)[0], torch.ones(1, classes, dtype=torch.bool)
 
 
 def rank_behind(labels: Tensor, logits: Tensor, k: int) -> Tensor:

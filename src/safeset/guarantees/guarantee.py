@@ -30,6 +30,7 @@ from safeset.errors import expected
 from safeset.guarantees import affinity
 from safeset.guarantees.affinity import Class
 from safeset.guarantees.contract import Guarantee as Guarantee
+from safeset.guarantees.contract import same_everywhere
 from safeset.inputs import as_count, check_names
 from safeset.numerics.strict import uncompiled
 from safeset.system.untrusted import parse_json
@@ -51,6 +52,8 @@ class Standard(Guarantee):
         """Only 1, everywhere."""
         return torch.ones_like(ranking, dtype=torch.bool)
 
+    tables = same_everywhere
+
     def __str__(self) -> str:
         return "standard"
 
@@ -70,6 +73,8 @@ class _UpTo(Guarantee):
     def largest_k(self, classes: int) -> int:
         """The k of this guarantee."""
         return _below(self.k, classes)
+
+    tables = same_everywhere
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.k})"
@@ -221,6 +226,13 @@ class Affinity(Guarantee):
             common = common & table[ranking[:, place]]
             inside.append((common != 0).any(dim=1))
         return torch.stack(inside, dim=1)
+
+    def tables(self, classes: int) -> tuple[Tensor, Tensor]:
+        """Every k, and the sets."""
+        found = torch.zeros(len(sets := affinity.complete(self.sets, self.everyone_with, classes)), classes)
+        for row, one in zip(found, sets, strict=True):
+            row[list(one)] = 1
+        return torch.ones(self.largest_k(classes), dtype=torch.bool), found.bool()
 
     def companions(self, labels: Tensor, logits: Tensor) -> Tensor:
         """The label's own set; where it is in several, the best rivals one by one, as long as one set holds them all.

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from safeset.lipschitz.witness import Witness
 from safeset.nets.certifying import Certifying
 from safeset.nets.estimate import estimate, parts_of, start_vectors
 from safeset.nets.frozen import FrozenNet
+from safeset.nets.pretrained import read_pretrained, write_pretrained
 from safeset.nets.sealed import Sealed
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.content import Content
@@ -120,6 +122,43 @@ class CertifiedNet(Certifying):
     def instrument(self, logits: Tensor, constants: HeadConstants, *, method: str = "uniform") -> Tensor:
         """The logits and ⊥, (batch, classes) → (batch, classes + 1): max f minus the margin of the guarantee."""
         return instrument(logits, constants, self.epsilon, self.guarantee, method=method)
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write the net to a folder as Hugging Face's libraries do: ``model.safetensors``, ``config.json`` and a card.
+
+        The architecture is code, and is not written: `from_pretrained` takes a module of the same one.
+
+        Args:
+            directory: made if it is not there; files of these names in it are replaced.
+        """
+        settings = {
+            "input_shape": list(self.input_shape),
+            "guarantee": str(self.guarantee),
+            "epsilon": self.epsilon,
+            "class_names": None if self.class_names is None else list(self.class_names),
+            "units": self.units,
+            "tighten": self._tighten,
+        }
+        write_pretrained(Path(directory), self.network.state_dict(), settings)
+
+    @classmethod
+    def from_pretrained(cls, directory: str | Path, *, network: nn.Module) -> "CertifiedNet":
+        """The net that `save_pretrained` wrote; no pickles are read, and nothing is downloaded.
+
+        Args:
+            directory: the folder.
+            network: a module of the same architecture, such as ``safeset.create_model(...)``: gets the weights.
+
+        Raises:
+            SafesetError: if a file is missing or damaged, or the network has other weights by name, shape or type.
+        """
+        config = read_pretrained(Path(directory), network)
+        chosen = {key: config[key] for key in ("input_shape", "guarantee", "epsilon", "class_names", "tighten")}
+        net = cls(network.eval(), **chosen)
+        net.units = config["units"]
+        return net
 
     # -- proofs -------------------------------------------------------------------------------------------------------
 

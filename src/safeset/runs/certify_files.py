@@ -5,8 +5,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import nn
 
 from safeset.data.decoding import colour
 from safeset.data.points import Point, read_points
@@ -69,7 +71,7 @@ def certify_files(
     )
     net, coverage = model.net, model.coverage_at(alpha)
     options: dict[str, Any] = {"epsilon": epsilon, "method": method, "guarantee": guarantee}
-    examined: list[Tensor] = []  # some points, for an explanation
+    examined: list[NDArray[np.float64]] = []  # some points, for an explanation
 
     def certify(some: Sequence[Point]) -> list[dict[str, Any]]:
         """The records of some points, in their order."""
@@ -77,7 +79,7 @@ def certify_files(
         examined.extend(inputs[: POINTS_AT_ONCE - len(examined)])
         if not inputs:
             return model.records(some, None)
-        measured = net.measure(torch.stack(inputs).to(net.device))
+        measured = net.measure(torch.from_numpy(np.stack(inputs)).to(net.device))
         found = measured.certificate(prefer=prefer, **options)
         if proofs is not None and (proof := model.proof(some, found)):
             proofs.append(proof)
@@ -97,4 +99,4 @@ def certify_files(
             proved += record.get("certified", False)
             yield record
     if report and examined and proved < HARDLY * read:
-        report(str(net.diagnose(torch.stack(examined).to(net.device), **options)))
+        report(str(net.diagnose(torch.from_numpy(np.stack(examined)).to(net.device), **options)))

@@ -37,6 +37,15 @@ def find_run(name: str | Path) -> Path:
     return path
 
 
+def is_onnx(path: str | Path) -> bool:
+    """Whether a path names an ONNX file.
+
+    >>> is_onnx("model.onnx"), is_onnx("runs/digits")
+    (True, False)
+    """
+    return Path(path).suffix.lower() == ".onnx"
+
+
 def is_shipped(path: Path) -> bool:
     """Whether a path lies among the models that come with safeset: nothing is written there."""
     return model_folder().resolve() in path.resolve().parents

@@ -15,27 +15,20 @@ from safeset.data.quality import report
 from safeset.data.sources import load_data
 from safeset.data.units import OWN, kind
 from safeset.errors import expected
+from safeset.export.file import find_exported
 from safeset.guarantees.guarantee import Guarantee
 from safeset.nets.net import CertifiedNet
 from safeset.program.folding import fold
 from safeset.program.linear import Linear
 from safeset.program.operation import Shape
 from safeset.program.program import Program
+from safeset.runs.library import is_onnx as is_onnx
 
 STANDARD = "standard"  # the guarantee, unless another is given
 COVERED = (
     "Covered: the file's network in exact arithmetic, and as safeset runs it in float64; numbers that it computes from "
     "constants are rounded once. Not covered: the rounding of a runtime in float32."
 )
-
-
-def is_onnx(path: str | Path) -> bool:
-    """Whether a path names an ONNX file.
-
-    >>> is_onnx("model.onnx"), is_onnx("runs/digits")
-    (True, False)
-    """
-    return Path(path).suffix.lower() == ".onnx"
 
 
 def load_onnx(
@@ -53,6 +46,9 @@ def load_onnx(
         raise expected(f"an ONNX file at {path}", "a folder" if path.is_dir() else "none")
     if epsilon is None:
         raise expected(f"a radius for {path}", "none", "Give epsilon (--epsilon), in the units of the input.")
+    if find_exported(path) is not None:
+        remedy = "Take the run that it was exported from; `safeset certify` runs the file itself."
+        raise expected("an ONNX file with a network alone", f"{path}, which certifies by itself", remedy)
     program = read_onnx(path)
     compare_with_runtime(path, program)
     network = ProgramNetwork(_with_own_head(fold(program)))

@@ -9,10 +9,10 @@ from typing import Any
 from torch import nn
 
 from safeset.certificates.certificate import Certificate
-from safeset.certificates.promises import shown_epsilon
 from safeset.coverage.coverage import Coverage
-from safeset.coverage.words import probability
+from safeset.coverage.words import covering_set, probability, words_of_set
 from safeset.data.points import Point
+from safeset.data.records import record_of_point, size_before
 from safeset.errors import expected
 from safeset.inputs import as_device
 from safeset.nets.frozen import FrozenNet
@@ -27,7 +27,6 @@ from safeset.runs.load import load, load_run
 from safeset.runs.onnx_models import is_onnx
 from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
-from safeset.system.files import plain
 from safeset.system.provenance import weights_digest
 
 
@@ -94,7 +93,7 @@ class OpenModel:
         return [
             {"name": each.name, "problem": each.problem}
             if each.x is None
-            else _record(each, next(answers), self.trained.units) | about
+            else record_of_point(each, next(answers), self.trained.units) | about
             for each in points
         ]
 
@@ -114,7 +113,7 @@ class OpenModel:
         read = (point for point in points if point.x is not None)
         certified = (point for point, holds in zip(read, found.certified.tolist(), strict=True) if holds)
         for one, point in zip(proof["certificates"], certified, strict=True):
-            resized = {} if point.resized_from is None else {"resized_from": _resized_from(point)}
+            resized = {} if point.resized_from is None else {"resized_from": size_before(point)}
             about = {"name": point.name, "units": self.trained.units, **resized}
             one |= {**about, "as in its file": files and _is_as_in_its_file(point)}
         return proof
@@ -158,33 +157,9 @@ def covering_sets(
     coverage: Coverage, points: Measured, epsilon: float, names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """For each point the classes that hold the true one with a probability, in words that are no certificate's."""
-    words = (
-        f"{probability(coverage)}, for inputs like the {len(coverage):,} calibration points, the true class is among "
-        f"these, also after any change of L2 norm ≤ {shown_epsilon(epsilon)}"
-    )
-    about = {"alpha": float(coverage.alpha), "epsilon": epsilon, "words": words}
+    words = words_of_set(probability(coverage), len(coverage), epsilon)
     for row in coverage.sets(points, epsilon).tolist():
-        yield {"classes": [name for name, member in zip(names, row, strict=True) if member], **about}
-
-
-def _record(point: Point, answer: dict[str, Any], units: str) -> dict[str, Any]:
-    """What is written of one point, as plain values."""
-    return {
-        "name": point.name,
-        **plain(answer),
-        "units": units,
-        "resized_from": _resized_from(point),
-        "composited": point.composited,
-        "grey": point.grey,
-    }
-
-
-def _resized_from(point: Point) -> dict[str, int] | None:
-    """The size of an image before it was resized, by name, so that nobody takes the width for the height."""
-    if point.resized_from is None:
-        return None
-    height, width = point.resized_from
-    return {"width": width, "height": height}
+        yield covering_set(row, names, float(coverage.alpha), epsilon, words)
 
 
 def _is_as_in_its_file(point: Point) -> bool:

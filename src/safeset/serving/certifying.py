@@ -11,7 +11,6 @@ from fastapi.responses import Response
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from torch import Tensor
 
 from safeset.data.points import Point, read_contents
 from safeset.errors import expected, nearest
@@ -52,7 +51,7 @@ def certify_router(service: Service, workers: Workers, metrics: Metrics, limits:
         x = [point.x for point in points if point.x is not None]
         answer = None
         if x:
-            batch: Tensor = torch.stack(x)
+            batch = torch.from_numpy(np.stack(x))
             answer = await answer_to(request, lambda: service.ask(batch, question))
             metrics.points.labels("true").inc(found := int(answer.certificate.certified.sum()))
             metrics.points.labels("false").inc(len(x) - found)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
@@ -124,7 +125,8 @@ def _read(body: bytes, header: str | None, service: Service) -> tuple[dict[str, 
             raise expected("an object of parameters", type(options).__name__)
         question = service.question(len(array) if array.ndim else 0, **_options(options))
         outputs_of(asked, service)
-        return asked, read_numbers(array, INPUT, **service.model.reading()), question
+        x = torch.from_numpy(read_numbers(array, INPUT, **service.model.reading()))
+        return asked, x, question
     except SafesetError as error:
         raise HTTPException(400, str(error)) from None
 
@@ -202,7 +204,7 @@ def _output(name: str, x: Tensor, answer: Answer, service: Service) -> np.ndarra
     if name == "covers":
         return np.array([answer.certificate.covers], dtype=object)
     if name == "proof":
-        points = [Point(f"{INPUT}[{place}]", each) for place, each in enumerate(x)]
+        points = [Point(f"{INPUT}[{place}]", each) for place, each in enumerate(x.cpu().numpy())]
         return np.array([json.dumps(service.model.proof(points, answer.certificate, files=False))], dtype=object)
     if name == "coverage_set":
         names = answer.certificate.names

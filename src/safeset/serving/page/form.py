@@ -52,7 +52,7 @@ class Form:
             got = f"{len(numbers):,} numbers" if len(numbers) != count else "NaN or infinite numbers"
             raise expected(f"{count:,} finite numbers", got)
         found = torch.tensor(numbers, dtype=torch.float64)
-        return scaled(found[None], self.ranges)[0] if self.ranges else found.view(self.shape)
+        return torch.from_numpy(scaled(found[None].numpy(), self.ranges)[0]) if self.ranges else found.view(self.shape)
 
     def numbers_of(self, x: Tensor) -> list[float]:
         """An input as people see it."""

@@ -1,0 +1,58 @@
+"""Sets that hold the truth, in ONNX: the score ``membership`` of `coverage/`, rounded up, against its thresholds."""
+
+import math
+
+import numpy as np
+
+from safeset.coverage.coverage import Coverage
+from safeset.errors import expected
+from safeset.export.answers import Constants, Seen
+from safeset.export.graph import Value
+from safeset.export.operations import numbers
+
+
+def check_score(coverage: Coverage) -> None:
+    """Refuse scores that are not written in ONNX."""
+    if coverage.score.kind != "membership":
+        raise expected("the score 'membership' in an ONNX file", coverage.score.kind, "Export without coverage.")
+
+
+def coverage_set(seen: Seen, coverage: Coverage, constants: Constants, epsilon: Value, valid: Value) -> Value:
+    """The classes that may be true at ε, (batch, classes), as `Coverage.sets` has them; all where nothing is known.
+
+    r_yj = (f_y − f_j)/K_yj is rounded up: what follows is `signed_radii.signed_pairs` with its signs turned around.
+    """
+    graph, ends = seen.logits.graph, coverage._geometry.constants
+    low, high = numbers(ends.low), numbers(ends.high)
+    ties = np.full_like(low, math.nan) if ends.ties is None else numbers(ends.ties).copy()
+    np.fill_diagonal(ties, math.inf)
+    once = seen.offset * 0.5  # exactly: the error at x alone
+    difference = seen.logits.unsqueezed(2) - seen.logits.unsqueezed(1)  # (batch, y, j)
+    difference = graph.where(difference.equals(0.0), difference, above(difference))
+    offset = (once.unsqueezed(2) + once.unsqueezed(1)).up()
+    difference = graph.where(offset > 0.0, above(difference + offset), difference)
+    is_above = difference > 0.0
+    divisor = graph.where(is_above, low, high)
+    is_zero = divisor.equals(0.0)
+    radii = above(difference / graph.where(is_zero, 1.0, divisor))
+    radii = graph.where(difference.equals(0.0) | divisor.equals(math.inf), 0.0, radii)
+    radii = graph.where(is_zero & is_above, math.inf, radii)
+    still = graph.where(difference >= 0.0, math.inf, -math.inf)
+    radii = graph.where(high == 0, still, radii)
+    radii = graph.where(np.isnan(ties), radii, np.nan_to_num(ties, nan=0.0, posinf=math.inf, neginf=-math.inf))
+    k = coverage.score.k or 1
+    smallest = graph.several("TopK", 2, radii, np.array([k]), axis=2, largest=0, sorted=1)[0]
+    score = smallest.taken(np.array(k - 1), 2)  # (batch, classes)
+    moved = score + epsilon
+    score = graph.where((epsilon > 0.0) & (abs(moved) < math.inf), above(moved), moved)
+    score = graph.where(seen.known, score, math.inf)
+    member = ~(score < numbers(coverage.thresholds))
+    best = score.apply("ArgMax", axis=1, keepdims=1).equals(np.arange(constants.classes))
+    found = member | (best & ~member.any(1, keep=True))
+    return found | ~valid
+
+
+def above(value: Value) -> Value:
+    """At least the next number above a finite one of whatever sign."""
+    precision = value.graph.precision
+    return value + (abs(value) * (2 * precision.unit) + precision.least)
