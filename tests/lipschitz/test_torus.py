@@ -1,6 +1,7 @@
 """Bounds by a torus, with singular vectors and without: never below the norm, whatever they are proved with."""
 
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -70,6 +71,26 @@ def test_waves_without_any_vectors_are_bounded_by_their_definition(seed, axes, c
     truth = float(waves.rest) + float(torch.linalg.matrix_norm(others, 2)) ** 2
     found = waves.bound_without(waves.overlaps(basis), Up(count).root() * (1 + 1e-12), Up(1e-12))
     assert truth * (1 - 1e-11) <= found <= truth * (1 + 1e-3) + 1e-9
+
+
+@pytest.mark.parametrize("outputs", [True, False])
+def test_vectors_that_are_only_near_the_singular_ones_do_not_hide_a_part_of_the_norm(outputs):
+    """What they span is stretched less than the norm: only what they lack, the residual, makes up for it."""
+    axis = Axis(6, 3, 1, 1, 1, 1)
+    convolution, matrix = convolutions(5, astuple(axis), astuple(axis), 1, 1, most=36)
+    scaled, exponent = convolution.unit_scaled()
+    torus, top = Torus(scaled, outputs), float(np.linalg.norm(matrix, 2))
+    waves = torus.waves((0.8 * top * 2.0**-exponent) ** 2)
+    exact = singular_vectors(matrix, torus, 12)
+    noise = torch.randn(exact.shape, generator=torch.Generator().manual_seed(0), dtype=exact.dtype)
+    near = exact + 1e-3 * noise
+    basis = np.linalg.qr(near.flatten(1).numpy().T)[0]
+    within = float(np.linalg.norm((matrix.T if outputs else matrix) @ basis, 2))
+    assert within < top * (1 - 1e-7)
+    for gap in (2, 5, 8):
+        bound = waves.bound(near, gap)
+        assert at_least_norm(matrix, bound.root().shifted(exponent))
+    assert float(waves.bound(exact, 8).root().shifted(exponent)) < 1.01 * top  # waves beside them play no part
 
 
 @pytest.mark.parametrize("outputs", [True, False])
