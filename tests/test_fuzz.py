@@ -9,8 +9,10 @@ import math
 import os
 import signal
 import struct
+import tempfile
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from safetensors.torch import save
 from helpers.onnx_files import photo_network
 from helpers.own_files import CSV, NNET
 from helpers.properties import FIRST, SECOND
-from safeset import Affinity, Recipe, SafesetError, create_model
+from safeset import Affinity, CertifiedNet, Recipe, SafesetError, create_model, export_onnx
 from safeset.capture.from_onnx import read_onnx
 from safeset.certificates.certificate import Certificate
 from safeset.coverage.record import FORMAT, from_values, to_values
@@ -30,6 +32,7 @@ from safeset.data.acasxu import read_nnet
 from safeset.data.npz import read_npz
 from safeset.data.points import read_points
 from safeset.data.tables import read_table
+from safeset.export.file import find_exported
 from safeset.guarantees.affinity import from_description, read, read_edges
 from safeset.guarantees.guarantee import parse
 from safeset.recipes.library import assemble_recipe, find_recipe, list_recipes
@@ -238,6 +241,23 @@ def onnx(write, content):
         assert program.run(torch.zeros(2, *program.input_shape, dtype=torch.float64)).shape == (2, program.classes)
 
 
+def exported(write, content):
+    found = told(find_exported, write("x.onnx", content))
+    if found is not None:
+        answer = told(found.run, np.zeros((2, *found.input_shape)), 0.1)
+        assert answer is None or answer["certified"].shape == (2,)
+
+
+def exported_file():
+    """A network of our own as one ONNX graph that certifies."""
+    torch.manual_seed(0)
+    net = CertifiedNet(torch.nn.Linear(2, 3), input_shape=(2,), guarantee="rt2", epsilon=0.1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.onnx"
+        export_onnx(net, path)
+        return path.read_bytes()
+
+
 def vnnlib(write, content):
     query = told(read_vnnlib, write("x.vnnlib", content))
     if query is not None:
@@ -284,6 +304,7 @@ PARSERS = {
     "archive": (archive, ARRAYS),
     "rows": (rows, CSV.encode()),
     "onnx": (onnx, photo_network().SerializeToString()),
+    "exported": (exported, exported_file()),
     "vnnlib": (vnnlib, FIRST.format("(- (* 2 X_0) 1e-3)").encode()),
     "vnnlib 2": (vnnlib, SECOND.format("real", "float32").encode()),
 }
@@ -301,12 +322,13 @@ def test_good_files_are_read(name, write):
         "archive": read_npz,
         "rows": read_table,
         "onnx": read_onnx,
+        "exported": find_exported,
         "calibration": lambda path: from_values(read_json(path)),
         "vnnlib": read_vnnlib,
         "vnnlib 2": read_vnnlib,
     }
     suffix = {"nnet": "nnet", "recipe": "toml", "tensors": "safetensors", "archive": "npz", "rows": "csv"}
-    suffix |= {"onnx": "onnx", "calibration": "json"}
+    suffix |= {"onnx": "onnx", "exported": "onnx", "calibration": "json"}
     suffix |= dict.fromkeys(("vnnlib", "vnnlib 2"), "vnnlib")
     if name in readers:
         assert readers[name](write(f"good.{suffix[name]}", good)) is not None

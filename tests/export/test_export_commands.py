@@ -118,3 +118,14 @@ def test_nothing_is_written_where_something_is_wrong(work):
         safeset("export", run, file, cwd=work, code=1)
     safeset("export", "run", "new.onnx", "--method", "none", cwd=work, code=1)
     assert sorted(each.name for each in work.iterdir()) == before
+
+
+def test_what_float32_estimates_is_never_written_as_proved(work):
+    safeset("export", "run", "estimate.onnx", "--float32", cwd=work)
+    table, errors = safeset("certify", "estimate.onnx", "x.npz", cwd=work)
+    assert "nothing is proved" in table
+    assert "Float32." in errors
+    output, _ = safeset("certify", "estimate.onnx", "x.npz", "--json", cwd=work)
+    assert all(json.loads(line)["estimate"] is True for line in output.splitlines())
+    output, _ = safeset("certify", "model.onnx", "x.npz", "--json", cwd=work)
+    assert not any("estimate" in json.loads(line) for line in output.splitlines())

@@ -22,8 +22,9 @@ RATES = {
 }
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
 COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "grey", "unfinished"]
-COLUMNS += ["coverage_set", "coverage_alpha", "problem"]
+COLUMNS += ["coverage_set", "coverage_alpha", "estimate", "problem"]
 COVERED = ["clean", "guaranteed", "under attack", "mean size", "10 %", "median", "90 %", "one class"]
+ESTIMATE = " as float32 estimates them: nothing is proved"
 SHOWN = 8  # of the classes of a coverage set
 
 
@@ -107,7 +108,7 @@ def show_certificates(records: list[dict[str, Any]]) -> int:
         one = good[0]
         title = (
             f"ε = {shown_epsilon(one['epsilon'])} (L2, {one['units']}), {shorten(one['guarantee'])}, {one['method']}: "
-            f"the {one['prefer']} certified answers"
+            f"the {one['prefer']} certified answers{ESTIMATE if one.get('estimate') else ''}"
         )
     else:
         title = ""

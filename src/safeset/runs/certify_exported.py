@@ -37,7 +37,7 @@ def certify_exported(
     alpha: float | str | None = None,
     stdin: BinaryIO | None,
 ) -> Iterator[dict[str, Any]]:
-    """A record for each point, as `certify_files` gives them.
+    """A record for each point, as `certify_files` gives them; ``estimate`` is true in those of a float32 file.
 
     Args:
         model: an exported network.
@@ -98,6 +98,7 @@ def _records(model: Exported, points: Sequence[Point], epsilon: float, prefer: s
     about = {"epsilon": epsilon, "guarantee": says["guarantee"], "method": says["method"], "prefer": prefer}
     unfinished = (says["reading"] or {}).get("unfinished")
     more = {"unfinished": unfinished} if unfinished else {}
+    more |= {} if model.is_proved else {"estimate": True}
     read = [each.x for each in points if each.x is not None]
     found = iter(zip(*_computed(model, np.stack(read), epsilon), strict=True)) if read else iter(())
     for point in points:
