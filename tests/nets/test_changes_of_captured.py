@@ -1,6 +1,7 @@
 """Networks with a forward of their own that change between two certificates: each is noticed, whatever they hold."""
 
 import functools
+import threading
 from types import MethodType, SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from safeset import CertifiedNet
+from safeset import CertifiedNet, UnsupportedLayerError
 
 
 class Small(nn.Module):
@@ -107,6 +108,14 @@ def test_values_of_classes_and_defaults_are_noticed(monkeypatch):
     _check_current(net)
     monkeypatch.setattr(WithClassValues.factor, "__defaults__", (3.0,))
     _check_current(net)
+
+
+@pytest.mark.parametrize(
+    "held", [threading.Lock(), (x for x in "ab"), nn.Parameter(torch.ones(2)) * 2], ids=["lock", "generator", "history"]
+)
+def test_networks_that_cannot_be_copied_are_refused(held: Any) -> None:
+    with pytest.raises(UnsupportedLayerError, match="can be copied"):
+        _certified(Small(held))
 
 
 class WithClassLists(Small):
