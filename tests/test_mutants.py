@@ -160,6 +160,10 @@ MUTANTS = {
         "nets/test_net nets/test_frozen lipschitz/test_forward_error nets/test_estimates",
         ("program/content.py", "torch.equal(a, b)", "a._version == b._version"),
     ],
+    "values of classes shared with the network": [
+        "nets/test_changes_of_captured",
+        ("program/content.py", "return copy.deepcopy(value)\n", "return value\n"),
+    ],
     "a large bias forgotten in the rounding": [
         "lipschitz/test_layers",
         ("lipschitz/forward_error.py", "(self.size + self.error) * alpha + bias", "(self.size + self.error) * alpha"),

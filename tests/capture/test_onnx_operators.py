@@ -251,3 +251,24 @@ def made(folder, nodes, shape, constants, opset, batch):
 def test_each_operator_is_tried():
     tried = {each.op_type for _, nodes, _, _ in CASES.values() for each in nodes}
     assert OPERATORS - tried <= {"Flatten", "Size"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [
+        ("LeakyRelu", {"alpha": 0.01}),
+        ("HardSigmoid", {"alpha": 0.2, "beta": 0.5}),
+        ("Elu", {"alpha": 1.0}),
+        ("Selu", {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}),
+        ("BatchNormalization", {"epsilon": 1e-5}),
+    ],
+)
+def test_numbers_that_are_left_out_are_those_that_a_file_can_write(kind, attributes, tmp_path):
+    """Attributes are float32: a property is not decided for a slope that no file can have."""
+    numbers = ["s", "b", "m", "v"] if kind == "BatchNormalization" else []
+    constants = dict.fromkeys(numbers, np.ones(6))
+    written, left_out = (
+        read_onnx(save(model([node(kind, "x", *numbers, **given)], FLAT, constants=constants), tmp_path))
+        for given in (attributes, {})
+    )
+    assert written.equals(left_out)

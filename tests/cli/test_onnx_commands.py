@@ -77,10 +77,22 @@ def test_evaluate_and_audit_write_only_where_they_are_told(work):
         (("evaluate", "model.onnx", "--data", "labelled.npz", "--epsilon", "1", "--network", "a:b"), "has its own"),
         (("audit", "model.onnx", "--data", "labelled.npz"), "Give epsilon"),
         (("audit", "model.onnx", "--epsilon", "1"), "--data"),
+        (("evaluate", "model.onnx", "--data", "few.npz", "--epsilon", "1"), "to test in few.npz, but got none among 3"),
         (("audit", ".", "--epsilon", "1"), "for an .onnx file alone"),
         (("evaluate", "model.onnx", "--data", "labelled.npz", "--epsilon", "1", "--out", "model.onnx"), "to be read"),
     ],
 )
 def test_mistakes_are_messages(work, arguments, message):
+    np.savez(work / "few.npz", x=np.zeros((3, 3, 8, 8)), y=[0, 1, 2])
     _, errors = safeset(*arguments, cwd=work, code=1)
     assert message in " ".join(errors.split())
+
+
+def test_labels_that_are_no_numbers_of_logits_are_said(work):
+    """Once the labels 0, 1, 2 and 4 of a network of four logits were taken for 0, 1, 2 and 3 without a word."""
+    x, labels = np.random.default_rng(1).random((40, 3, 8, 8)), np.arange(40) % 4
+    for name, y in (("own", labels), ("others", np.where(labels == 3, 4, labels))):
+        np.savez(work / f"{name}.npz", x=x, y=y)
+        _, errors = safeset("evaluate", "model.onnx", "--data", f"{name}.npz", "--epsilon", "0.1", cwd=work)
+        told = "labels 0, 1, 2, 4 are not the numbers of logits, 0 to 3" in " ".join(errors.split())
+        assert told == (name == "others")

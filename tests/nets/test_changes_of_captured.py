@@ -1,6 +1,7 @@
 """Networks with a forward of their own that change between two certificates: each is noticed, whatever they hold."""
 
 import functools
+import threading
 from types import MethodType, SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from safeset import CertifiedNet
+from safeset import CertifiedNet, UnsupportedLayerError
 
 
 class Small(nn.Module):
@@ -106,4 +107,65 @@ def test_values_of_classes_and_defaults_are_noticed(monkeypatch):
     monkeypatch.setattr(WithClassValues, "SCALE", 50.0)
     _check_current(net)
     monkeypatch.setattr(WithClassValues.factor, "__defaults__", (3.0,))
+    _check_current(net)
+
+
+@pytest.mark.parametrize(
+    "held", [threading.Lock(), (x for x in "ab"), nn.Parameter(torch.ones(2)) * 2], ids=["lock", "generator", "history"]
+)
+def test_networks_that_cannot_be_copied_are_refused(held: Any) -> None:
+    with pytest.raises(UnsupportedLayerError, match="can be copied"):
+        _certified(Small(held))
+
+
+class WithClassLists(Small):
+    """Whose factor stands in a list that all of its kind have."""
+
+    SCALES = (2.0, [3.0])
+
+    def factor(self) -> float:
+        """Of the logits."""
+        return self.SCALES[1][0]
+
+
+def test_a_change_inside_a_value_of_a_class_is_noticed():
+    """Once the copy that is certified held the same list, and what torch.export had seen of it was taken again."""
+    net = _certified(WithClassLists())
+    WithClassLists.SCALES[1][0] = 50.0
+    _check_current(net)
+
+
+class Settings:
+    """A class as a place for values, as it is or by an object."""
+
+    factor = 2.0
+
+    class Inside:
+        """One more."""
+
+        factor = 2.0
+
+    def scaled(self) -> float:
+        """By a method."""
+        return 2.0
+
+
+class Holding(Small):
+    """Takes its factor from what it holds."""
+
+    def factor(self) -> float:
+        """Of the logits."""
+        held = self.held[0] if isinstance(self.held, list) else self.held
+        return held.factor * held.Inside.factor * (1.0 if isinstance(held, type) else held.scaled())
+
+
+@pytest.mark.parametrize("held", [Settings, Settings(), [Settings()]], ids=["class", "object", "in a list"])
+def test_values_of_classes_that_are_held_are_noticed(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = _certified(Holding(held))
+    assert net._seal() is net._seal()
+    monkeypatch.setattr(Settings, "factor", 50.0)
+    _check_current(net)
+    monkeypatch.setattr(Settings.Inside, "factor", 50.0)
+    _check_current(net)
+    monkeypatch.setattr(Settings, "scaled", lambda self: 50.0)
     _check_current(net)

@@ -14,6 +14,8 @@ from helpers.nets import image_network, inputs
 from helpers.programs import every_pattern, numbers, program_from, steepest_pair
 from safeset.audit.second_proof import carry_rounding, product_of
 from safeset.capture.capture import capture
+from safeset.lipschitz.convolution import Axis
+from safeset.program.balance import LinearMap
 from safeset.program.circular import CircularConv2d
 from safeset.program.entries import Clamp, Scale, Shift
 from safeset.program.factors import ONE, Factors
@@ -230,3 +232,14 @@ def test_what_has_no_factors_stays_itself():
     assert rebalance(program) is program
     assert rebalance(program_from((4,))).nodes == ()
     assert math.isfinite(prove(program).bounds.head.scale)
+
+
+def test_vectors_that_a_layer_does_not_see_stay_numbers():
+    """Their images are near the least float32: LAPACK's eigenvalues in float32 were NaN, and then an error."""
+    for seed in range(20):
+        weight = torch.randn(1, 32, 3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        axis, ones = Axis(1, 3, 2, 1, 1, 1), torch.zeros(32, dtype=torch.int64)
+        layer = LinearMap(weight, 0, 1, (axis, axis), ones, ones[:1])
+        looks = [layer.look(torch.zeros(1), 64.0) for _ in range(40)]
+        assert math.isclose(math.exp(looks[-1].norm), float(weight[0, :, 1, 1].norm()), rel_tol=1e-5)
+        assert bool(layer.vectors.isfinite().all())

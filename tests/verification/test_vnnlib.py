@@ -73,6 +73,13 @@ def test_what_all_cases_share_is_kept_once():
     assert query.cases[0][0].y == ((0, Fraction(1)), (1, Fraction(-1)))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CR LF", "CR"])
+def test_comments_end_with_their_line(end):
+    """With CR alone, as SMT-LIB allows it, a comment was once read to the end of the file, assertions and all."""
+    lines = [FIRST, "(assert (<= X_0 1)) ; the box", "; what is asked", "(assert (>= Y_0 2))"]
+    assert len(parse_vnnlib(end.join(lines)).common) == 2
+
+
 def test_version_2():
     query = parse_vnnlib(SECOND + "; a comment (\n(assert (and (>= X[0, 1,2] 1) (<= X [0,0,1] Y)))")
     assert (query.version, query.network) == ("2.0", "f")
@@ -104,6 +111,8 @@ def test_version_2():
         (FIRST + "(assert (implies (<= X_0 1)))", "one of and, or"),
         (FIRST + "(assert (and))", "nothing"),
         (FIRST + "(assert X_0)", "a comparison"),
+        (FIRST + "(check-sat)(assert (<= X_0 1))", "before \\(check-sat\\)"),
+        (FIRST + "(exit)(get-model)\n(assert (<= X_0 1))", "before \\(exit\\) in line 2"),
         (FIRST + "(assert (<= X_0 1) (<= X_1 1))", "1 parts"),
         (FIRST + "(assertt (<= X_0 1))", "Did you mean 'assert'"),
         (FIRST + "(declare-const X_0 Real)", "X_0 twice"),

@@ -61,6 +61,22 @@ def capture(network: nn.Module, input_shape: Shape, exported: Exported | None = 
     return found
 
 
+def copy_of(network: nn.Module) -> nn.Module:
+    """A copy of a network.
+
+    Raises:
+        UnsupportedLayerError: if there is none.
+    """
+    try:
+        return copy.deepcopy(network)
+    except Exception as error:  # whatever its attributes may raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UnsupportedLayerError(
+            f"Expected a network that can be copied, but got one that cannot: {reason}. Locks, files, generators and "
+            "tensors with a history must not be among the attributes of its modules."
+        ) from None
+
+
 def check_layers(network: nn.Module) -> None:
     """Refuse hooks and replaced methods in any layer; layers that have come or gone are for `capture` to see."""
     for name, layer in network.named_modules():
@@ -139,7 +155,7 @@ def _exported(network: nn.Module, input_shape: Shape, exported: Exported | None)
         check_weights(layer, name)
     check_layers(network)
     with torch.inference_mode(False), without_cache():
-        frozen = _materialised(copy.deepcopy(network).eval()).double().requires_grad_(False)
+        frozen = _materialised(copy_of(network).eval()).double().requires_grad_(False)
         if exported is None or not exported.is_of(frozen, input_shape):
             exported = export(frozen, input_shape)
         with strict_arithmetic():

@@ -17,6 +17,7 @@ from safeset.program.entries import Scale
 from safeset.program.l2_pool import RootOfSquares
 from safeset.program.sorting import Greatest
 
+EPSILON = 9.99999974737875163555145263671875e-06  # of batch norm, ONNX's own number, which is float32
 PLACES = Absent("where the largest values stand, or statistics of a batch: only values can be used")
 Ends = list[tuple[int, int]]  # pads before and after, for each axis
 
@@ -277,7 +278,7 @@ def _batch_norm(call: Call) -> Any:
     if len({None if each is None else tuple(each.shape) for each in numbers}) > 1:
         raise UnsupportedLayerError("batch norm with numbers for other channels")
     x = _image(call)
-    epsilon = call.attribute("epsilon", 1e-5)
+    epsilon = call.attribute("epsilon", EPSILON)
     weight, bias, mean, variance = numbers
     found = images.normalised(call.graph, x, weight, bias, mean, variance, epsilon, call.name)
     return [call.frame.of_image(found), *[PLACES] * 4][: call.outputs]

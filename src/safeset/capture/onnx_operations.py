@@ -22,7 +22,9 @@ from safeset.program.piecewise import Hardswish, PReLU
 from safeset.program.pointwise import Absolute, LeakyReLU, ReLU
 
 SMOOTH = 40.0  # where softplus is x in float64, so that torch's jump to x is less than its rounding
-SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875  # ONNX's own numbers
+# ONNX's own numbers, which are float32.
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+LEAKY, HARD = 0.00999999977648258209228515625, 0.20000000298023223876953125
 Handler = Callable[[Call], Any]
 
 
@@ -235,7 +237,7 @@ def _clip(call: Call) -> View:
 
 
 def _hard_sigmoid(call: Call) -> View:
-    alpha, beta = call.attribute("alpha", 0.2), call.attribute("beta", 0.5)
+    alpha, beta = call.attribute("alpha", HARD), call.attribute("beta", 0.5)
     device, ones, x = call.graph.device, (1,) * (len(call.view().shape) - 1), call.view()
     scale, shift = (torch.full(ones, each, dtype=torch.float64, device=device) for each in (alpha, beta))
     for operation in (Scale(scale), Shift(shift), Clamp(0.0, 1.0)):
@@ -276,7 +278,7 @@ HANDLERS: dict[str, Handler] = {
     "ReduceL2": _reduced(ex.root_of_squares),
     "ReduceSumSquare": _reduced(_sum_of_squares),
     "Relu": _pointwise(lambda call: ReLU()),
-    "LeakyRelu": _pointwise(lambda call: LeakyReLU(float(call.attribute("alpha", 0.01)))),
+    "LeakyRelu": _pointwise(lambda call: LeakyReLU(float(call.attribute("alpha", LEAKY)))),
     "PRelu": _prelu,
     "Abs": _pointwise(lambda call: Absolute()),
     "Clip": _clip,

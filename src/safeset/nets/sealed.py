@@ -1,6 +1,5 @@
 """A network as it was at one moment: what is proved, and what runs. Nobody else has it, and it never changes."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -8,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from safeset.capture.capture import capture
+from safeset.capture.capture import capture, copy_of
 from safeset.capture.from_export import Exported
 from safeset.capture.tightening import has_batch_norm, tighten_layers
 from safeset.capture.tightening import tighten as tightened
@@ -60,7 +59,7 @@ class Sealed:
             exported: what torch.export saw before; if only weights have changed since, it need not look again.
         """
         with torch.inference_mode(False), strict_arithmetic():
-            copied = copy.deepcopy(network)
+            copied = copy_of(network)
             _check_copy(copied, network)
             found = capture(copied, input_shape, exported)
             layers, program, exported = found

@@ -82,7 +82,8 @@ class LinearMap:
             return self.glance(logs)
         weight = self._weight(logs)
         image = convolve(self.vectors, weight, *self.axes, self.groups)
-        values, turn = torch.linalg.eigh(image.flatten(1) @ image.flatten(1).mT)
+        wide = image.flatten(1).double()  # of numbers near the least float32, eigenvalues in float32 may be NaN
+        values, turn = (each.float() for each in torch.linalg.eigh(wide @ wide.mT))
         image, vectors = (torch.tensordot(turn.mT, each, dims=1) for each in (image, self.vectors))
         values = values.clamp(min=1e-30)
         shares = (values / values[-1]) ** (power / 2)

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import sys
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from types import CodeType, FunctionType, MethodType, SimpleNamespace
@@ -16,20 +17,26 @@ from safeset.program.registry import registration
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """Types and attributes of all modules, with the rules that they have now, and their tensors by name."""
+    """Types and attributes of all modules, with the rules that they have now, and their tensors by name.
+
+    Values that classes hold are copies: a class is shared by a network and all copies of it.
+    """
 
     structure: list[Any]
     tensors: dict[str, Tensor]
-    code: list[dict[str, Any]]  # what the methods of all modules are, so that one that is replaced is noticed
+    code: list[dict[str, Any]]  # what methods are, of modules and of what they hold: one that is replaced is noticed
 
     @staticmethod
     def of(network: nn.Module) -> "Content":
         """That of a network as it is now; the tensors are the network's own."""
-        structure, code = [], []
+        structure: list[Any] = []
+        code: list[dict[str, Any]] = []
         for name, layer in network.named_modules(remove_duplicate=False):
             attributes = {key: value for key, value in vars(layer).items() if key not in _TORCH_OWN}
-            structure.append((name, type(layer), registration(layer), attributes, _class_values(type(layer))))
-            code.append(_code(type(layer)))
+            kinds = [type(layer), *_classes_of(attributes)]
+            values = [_class_values(kind) for kind in kinds]
+            structure.append((name, type(layer), registration(layer), attributes, kinds, values))
+            code += map(_code, kinds)
         tensors = (*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False))
         return Content(structure, {name: tensor.detach() for name, tensor in tensors}, code)
 
@@ -144,16 +151,44 @@ def _code(kind: type) -> dict[str, Any]:
 
 
 def _class_values(kind: type) -> dict[str, Any]:
-    """Numbers, texts, tensors and collections that a user's own classes hold for all of their modules."""
+    """Numbers, texts, tensors and collections that a user's own classes hold for all of their objects."""
     classes = [
         each for each in kind.__mro__ if each not in nn.Module.__mro__ and each.__module__.split(".")[0] != "torch"
     ]
     return {
-        f"{place}.{name}": value
+        f"{place}.{name}": _copied(value)
         for place, each in enumerate(classes)
         for name, value in vars(each).items()
         if isinstance(value, PLAIN) and not name.startswith("__")
     }
+
+
+def _copied(value: Any) -> Any:
+    """A copy, where there is one."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever it may hold: then only another value in its place is noticed
+        return value
+
+
+def _classes_of(value: Any) -> list[type]:
+    """The classes in what a module holds, and those of the objects there, but for modules and for library classes."""
+    found: dict[type, None] = {}
+    seen: dict[int, Any] = {}  # alive, because objects may be made when they are asked for
+    open_ = [value]
+    while open_:
+        each = open_.pop()
+        if id(each) in seen or isinstance(each, nn.Module | Tensor | np.ndarray):
+            continue
+        seen[id(each)] = each
+        if isinstance(each, list | tuple | set | frozenset | dict):
+            open_ += each.values() if isinstance(each, dict) else each
+        kind = each if isinstance(each, type) else type(each)
+        if kind.__module__.split(".")[0] not in _LIBRARIES and not issubclass(kind, nn.Module):
+            found[kind] = None
+            inside = [part for part in vars(kind).values() if isinstance(part, type)]
+            open_ += inside if each is kind else [kind, *getattr(each, "__dict__", {}).values()]
+    return list(found)
 
 
 def same_tensors(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
@@ -165,4 +200,5 @@ def same_tensors(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 
 
 PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, Tensor, np.ndarray, np.generic, SimpleNamespace)
+_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"}
 _TORCH_OWN = set(vars(nn.Module()))  # tensors and submodules, compared as such; hooks, refused; the training flag

@@ -1,6 +1,7 @@
 """Networks in ONNX files, opened as runs are: what commands and `safeset.load` need of them."""
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from safeset.data.dataset import PIXELS, Dataset, Progress
 from safeset.data.quality import report
 from safeset.data.sources import load_data
 from safeset.data.units import OWN, kind
-from safeset.errors import expected
+from safeset.errors import DataWarning, expected
 from safeset.export.file import find_exported
 from safeset.guarantees.guarantee import Guarantee
 from safeset.nets.net import CertifiedNet
@@ -90,14 +91,34 @@ def load_onnx_data(shape: Shape, source: str | None, progress: Progress | None =
         raise expected(f"points of shape {shape}, as the file has them", points.input_shape)
     if images and kind(points.units) != PIXELS:
         raise expected(f"images as {PIXELS}", points.units, "Divide by 255; normalisation belongs into the network.")
+    if not len(points.test):
+        remedy = "A fifth of each class is: give more points, or all of them as x_test and y_test of an .npz file."
+        raise expected(f"points to test in {source}", f"none among {len(points.train)}", remedy)
     return points
 
 
 def check_classes(points: Dataset, classes: int) -> None:
-    """Refuse data with other classes than a network has logits."""
+    """Refuse data with other classes than a network has logits; warn of labels that are other numbers than those."""
     if points.classes != classes:
         remedy = "Class i of the data is logit i; class_names in an .npz file name classes without points."
         raise expected(f"points of {classes} classes, as many as logits", points.classes, remedy)
+    numbers = [_number(name) for name in points.class_names]
+    if None not in numbers and numbers != list(range(classes)):
+        shown = ", ".join(points.class_names[:5]) + (", …" if classes > 5 else "")
+        warnings.warn(
+            f"The labels {shown} are not the numbers of logits, 0 to {classes - 1}: in this order they are taken for "
+            "logits 0, 1, 2, …",
+            DataWarning,
+            stacklevel=2,
+        )
+
+
+def _number(name: str) -> float | None:
+    """What a class's name says, if it is a number."""
+    try:
+        return float(name)
+    except ValueError:
+        return None
 
 
 def about_file(path: Path) -> dict[str, Any]:

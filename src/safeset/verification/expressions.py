@@ -9,7 +9,7 @@ DEEPEST = 100  # groups in one another
 MOST_WORDS = 2**22  # a property of 150,000 pixels has about 2²¹
 _TOKEN = re.compile(
     r"""
-    (?P<skip> \s+ | ;[^\n]* ) | (?P<open> \( ) | (?P<close> \) )
+    (?P<skip> \s+ | ;[^\n\r]* ) | (?P<open> \( ) | (?P<close> \) )
     | (?P<word> " (?: [^"\\] | \\. )* " | \[ [^\[\]()";]* \] | [^\s()\[\]";]+ )
     """,
     re.VERBOSE | re.DOTALL,

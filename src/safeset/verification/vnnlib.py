@@ -20,6 +20,7 @@ LONGEST_INDEX = 200  # characters
 NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,4}))?")
 REAL, FLOATS = "real", ("float32", "float64")
 IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "get-model", "exit")  # of SMT-LIB, in files of 1.0
+ASKING = ("check-sat", "exit")  # what is asserted before them is asked
 SUPPORTED = "What is supported is one network with one input and one output, and no hidden nodes."
 # left < right is left − right < 0; each comparison as the sign of (left − right) and whether it is strict.
 COMPARISONS = {"<=": [(1, False)], ">=": [(-1, False)], "<": [(1, True)], ">": [(-1, True)]}
@@ -86,8 +87,12 @@ def parse_vnnlib(text: str) -> Query:
     is_second = bool(groups) and groups[0].name == "vnnlib-version"
     reader = _Second(groups[0]) if is_second else _First()
     assertions: list[Formula] = []
+    asked = ""
     for group in groups[1:] if is_second else groups:
+        asked = group.name if group.name in ASKING else asked
         if group.name == "assert":
+            if asked:
+                raise mistake(f"all assertions before ({asked})", "one behind it", group.line, "It asks without them.")
             (formula,) = _arguments(group, 1)
             assertions.append(_formula(formula, reader.variable, False))
         else:
