@@ -131,7 +131,7 @@ MUTANTS = {
     ],
     "a frozen net that runs what others can change": [
         "nets/test_trust",
-        ("nets/sealed.py", "copied = copy.deepcopy(network)", "copied = network"),
+        ("nets/sealed.py", "copied = copy_of(network)", "copied = network"),
         ("nets/frozen.py", "return copy.deepcopy(self._sealed.layers)", "return self._sealed.layers"),
     ],
     "modes of the caller that look on": [
