@@ -1,10 +1,15 @@
 """The section about sets that hold the true class: of calibrated runs alone, with the numbers of `Coverage`."""
 
+import io
+from dataclasses import replace
+
 import pytest
+from PIL import Image
 
 from helpers.served import run_path
 from safeset.report.findings import look_at
 from safeset.report.page import report_page
+from safeset.report.plot import draw_plot
 from safeset.runs.calibrate import read_coverage
 from safeset.runs.data import load_run_data
 from safeset.runs.load import load_run
@@ -37,3 +42,11 @@ def test_it_is_shown_of_calibrated_runs_alone(calibrated, found):
     assert "promised, 1 − α = 0.9" in page
     assert 'id="coverage"' not in report_page(found)
     assert report_page([calibrated, *found]).count("<h2>Sets that hold the true class</h2>") == 1
+
+
+def test_a_plot_of_a_calibrated_run_has_its_curves_in_a_second_row(calibrated):
+    def height(found):
+        with Image.open(io.BytesIO(draw_plot(found, ".png"))) as picture:
+            return picture.height
+
+    assert height(calibrated) > 1.5 * height(replace(calibrated, coverage=None))

@@ -113,7 +113,7 @@ def look_at(
     recipe = run.read_recipe()
     net, unfinished = load_run(run, network)
     net = net.to(as_device(device))
-    coverage = read_coverage(run, net) if details else None  # before long work: it may not fit
+    coverage = read_coverage(run, net)  # before long work: it may not fit
     points = load_run_data(recipe, source, progress)
     some = points.test[torch.arange(min(FIRST, len(points.test)))]
     radii = choose_radii(net.certify(some.to(net.device).exact), recipe.epsilon)
