@@ -374,3 +374,20 @@ def test_every_certified_digit_is_attacked(tmp_path, guarantee):
     assert attack["windows"] == attack["of_windows"]
     assert attack["points"] == attack["certified"] > 400
     assert result["points"] == len(digits().test)
+
+
+def test_a_network_with_roots_can_pass(tmp_path):
+    """L2 pooling takes roots, which are no fractions: they are known to hundreds of digits, and the rest is exact."""
+    recipe = {
+        "guarantee": "rt2",
+        "epsilon": 0.1,
+        "epochs": 6,
+        "model": "shift-net",
+        "sizes": {"depth": 2, "width": 16, "dense": 1},
+        "loss": {"name": "emma", "temperature": 8.0},
+        "optimiser": {"name": "muon", "rate": "2e-2 -> 0 cosine"},
+    }
+    train({"data": {"source": "digits"}, **recipe}, out=tmp_path / "run", device="cpu")
+    result = audit_run(Run(tmp_path / "run"), points=4, minutes=2, device="cpu")
+    assert result["verdict"] == "passed", result["reasons"]
+    assert any(row["confirmed"] for row in result["control"])

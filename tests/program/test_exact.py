@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,10 @@ from safeset.capture.capture import capture
 from safeset.layers import Abs, ChannelAffine, InvertibleDownsampling, MinMax, Residual
 from safeset.numerics.multiples import Multiples, rational, squared_norm
 from safeset.program import rules
-from safeset.program.exact import evaluate
+from safeset.program.exact import enclose, evaluate
+from safeset.program.l2_pool import RootOfSquares
+from safeset.program.pointwise import Absolute
+from safeset.program.program import INPUT, Node, Place, Program
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 IMAGE = (4, 7, 6)
@@ -159,3 +163,43 @@ def test_networks_of_the_papers_size():
     frozen, *_ = capture(create_model("cnn-2c2f", input_shape=(3, 32, 32), classes=100), (3, 32, 32))
     x = torch.rand(3, 32, 32, dtype=torch.float64)
     assert [float(logit) for logit in evaluate(frozen, x)] == pytest.approx(frozen(x[None])[0].tolist(), abs=1e-12)
+
+
+def alone(operation, shape):
+    return Program(shape, (Node(Place("one", operation.kind, (INPUT,), shape, is_layer=True), operation),))
+
+
+@pytest.mark.parametrize("patch", [None, (2, 3)])
+def test_roots_are_enclosed(patch):
+    """Beside mpmath, with more digits than the error allows for."""
+    rng = np.random.default_rng(0)
+    shape = (2, 5, 6)
+    entries = torch.tensor(rng.integers(-3, 4, size=shape) * 2.0 ** rng.integers(-30, 30, size=shape))
+    operation = RootOfSquares(patch)
+    program = alone(operation, shape)
+    found, error = enclose(program, entries, [1.0])
+    groups = operation._groups(entries[None])[0]
+    with mpmath.workdps(400):
+        for group, root in zip(groups.flatten(0, -2), found.flatten().tolist(), strict=True):
+            truth = mpmath.sqrt(sum(mpmath.mpf(each) ** 2 for each in group.tolist()))
+            apart = truth - mpmath.mpf(root.numerator) / root.denominator
+            assert 0 <= apart <= mpmath.mpf(error.numerator) / error.denominator
+    assert 0 < error < Fraction(1, 2**390)
+    plain, none = enclose(alone(Absolute(), shape), entries, [1.0])
+    assert none == 0
+    assert (plain == abs(rational(entries))).all()
+
+
+def test_a_network_with_roots_is_enclosed_near_its_float64_program():
+    torch.manual_seed(0)
+    network = create_model("shift-net", input_shape=(3, 8, 8), classes=4, depth=2, width=16)
+    net = CertifiedNet(network, input_shape=(3, 8, 8), guarantee="standard", epsilon=0.1).frozen()
+    x = torch.rand(3, 8, 8, dtype=torch.float64)
+    exact, error = enclose(net.program, x, [line.bound for line in net.bounds().layers])
+    assert 0 < error < Fraction(1, 2**380)
+    computed = net.measure(x[None]).logits[0].tolist()
+    assert max(abs(Fraction(one) - two) for one, two in zip(computed, exact.tolist(), strict=True)) < Fraction(
+        1, 10**12
+    )
+    with pytest.raises(UnsupportedLayerError):
+        evaluate(net.program, x)

@@ -24,9 +24,9 @@ from safeset.data.dataset import Progress, Split
 from safeset.errors import UnsupportedLayerError, expected
 from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import Deadline, OutOfTimeError
-from safeset.numerics.multiples import rational, squared_norm
+from safeset.numerics.multiples import Array, rational, squared_norm
 from safeset.numerics.strict import strict_arithmetic
-from safeset.program.exact import evaluate as exactly
+from safeset.program.exact import enclose
 from safeset.system.files import write_whole
 
 FACTORS = (0.5, 0.25, 0.1)  # of the constants, in the positive control
@@ -253,7 +253,8 @@ class Auditor:
     def confirm(self, promise: Promises, moved: Tensor, part: str) -> dict[str, Any]:
         """Whether a violation is one: distance in rationals, logits in float64 as certified, and in rationals.
 
-        The latter are None where there is no time for them, or the network has no exact form.
+        The latter are None where there is no time for them, or the network has no exact form, or roots in it are not
+        known to enough digits.
         """
         x = self.x[promise.place][0]
         proved = float(promise.proved)
@@ -264,13 +265,19 @@ class Auditor:
             in_floats = float(breaking_margin(self.net.program.run(moved[None]), self.windows(promise))) <= 0
         try:
             end = self.clock.end(part)
-            before, after = (exactly(self.net.program, each.cpu(), end) for each in (x, moved))
+            bounds = [line.bound for line in self.net.bounds().layers]
+            (before, one), (after, two) = (enclose(self.net.program, each.cpu(), bounds, end) for each in (x, moved))
         except (UnsupportedLayerError, OutOfTimeError):
             return {"exact": None, "float64": in_floats}
         order = sorted(range(len(before)), key=lambda each: -before[each])
         ks = range(int(promise.first), int(promise.last) + 1)
-        broken = [min(after[j] for j in order[:k]) <= max(after[i] for i in order[k:]) for k in ks]
-        return {"exact": all(broken), "float64": in_floats}
+
+        def gaps(logits: Array) -> list[Fraction]:
+            return [min(logits[j] for j in order[:k]) - max(logits[i] for i in order[k:]) for k in ks]
+
+        if (one and min(gaps(before)) <= 2 * one) or (two and min(map(abs, gaps(after))) <= 2 * two):
+            return {"exact": None, "float64": in_floats}
+        return {"exact": all(gap <= 0 for gap in gaps(after)), "float64": in_floats}
 
     def save_violation(self, folder: Path, number: int, promise: Promises, moved: Tensor) -> dict[str, Any]:
         """Save a violation; what is reported of it."""

@@ -19,7 +19,7 @@ from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import Deadline, OutOfTimeError
 from safeset.numerics.multiples import Multiples
 from safeset.numerics.strict import strict_arithmetic
-from safeset.program.exact import evaluate as exactly
+from safeset.program.exact import enclose
 from safeset.proofs.prove import Bounds
 
 EXACTLY = 3  # points whose logits are computed in rationals
@@ -95,7 +95,8 @@ def recheck(
         finite = logits.isfinite().all(dim=1)
         for place in [place for place in _with_windows(certificate) if bool(finite[place])][:EXACTLY]:
             point = Point(head, x[place].cpu(), logits[place].tolist(), certificate.ranking.shape[1])
-            if not _near(point, logits[place].tolist(), exactly(net.program, x[place].cpu(), last).tolist(), 1):
+            exact, error = enclose(net.program, x[place].cpu(), [line.bound for line in bounds.layers], last)
+            if not _near(point, logits[place].tolist(), exact.tolist(), 1, error):
                 found.note("logits further from the exact ones than rounding can be")
             found.logits += 1
     if not found.logits and found.of_points:
@@ -169,10 +170,13 @@ def _smaller(point: Point, windows: Sequence[Sequence[float]]) -> int:
     return sum(point.proves(a, b, radius * LARGER) for a, b, radius in stated if 0 < radius < 2.0**900)
 
 
-def _near(point: Point, one: Sequence[Any], two: Sequence[Any], times: int) -> bool:
-    """Whether the differences of the best logits and all agree but for the rounding of each pair."""
+def _near(point: Point, one: Sequence[Any], two: Sequence[Any], times: int, error: Fraction = Fraction(0)) -> bool:
+    """Whether the differences of the best logits and all agree but for the rounding of each pair.
+
+    ``error`` is how far the numbers of the second may be from what they stand for.
+    """
     head = point.head
-    allowed = times * head.error(point.norm, point.order, point.k)
+    allowed = times * head.error(point.norm, point.order, point.k) + head.count(2 * error)
     first, second = (
         np.array([*(head.count(Fraction(each)) for each in row), None], dtype=object)[:-1][point.order]
         for row in (one, two)

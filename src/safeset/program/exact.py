@@ -1,10 +1,14 @@
 """Programs in exact arithmetic: what they are, not what a float64 program computes of them."""
 
+from collections.abc import Sequence
+from fractions import Fraction
+
 from torch import Tensor, nn
 
 from safeset.numerics.integers import NEVER, Deadline
 from safeset.numerics.multiples import Array, Multiples
 from safeset.program.from_modules import program_of
+from safeset.program.l2_pool import ROOT_ERROR, RootOfSquares
 from safeset.program.program import INPUT, Program
 
 
@@ -29,7 +33,7 @@ def evaluate(program: Program | nn.Module, x: Tensor | Array, deadline: Deadline
     >>> evaluate(layer, torch.tensor([1.0, 2.0**-60]))
     array([Fraction(864691128455135233, 1152921504606846976)], dtype=object)
     """
-    number = Multiples.of(x) if isinstance(x, Tensor) else Multiples.from_fractions(x)
+    number = _start(x)
     if isinstance(program, nn.Module):
         program = program_of(program, number.integers.shape)
     values = {INPUT: number}
@@ -37,3 +41,40 @@ def evaluate(program: Program | nn.Module, x: Tensor | Array, deadline: Deadline
         deadline.check()
         values[place] = node.operation.exact(deadline, *(values[read] for read in node.inputs))
     return values[len(program.nodes) - 1].fractions()
+
+
+def enclose(
+    program: Program, x: Tensor | Array, bounds: Sequence[float], deadline: Deadline = NEVER
+) -> tuple[Array, Fraction]:
+    """The same where roots are computed, which are no fractions: they are rounded, to hundreds of digits.
+
+    Args:
+        program: whose operations are as for `evaluate`, or L2 pooling.
+        x: as for `evaluate`.
+        bounds: of each of the program's layers, a finite bound of its Lipschitz constant.
+        deadline: when to stop.
+
+    Returns:
+        Fractions, and how far any of them may be from what the program is there: 0 where there is no root.
+
+    Raises:
+        UnsupportedLayerError: as for `evaluate`.
+        OutOfTimeError: after the deadline.
+    """
+    values, errors, following = {INPUT: _start(x)}, {INPUT: Fraction(0)}, iter(bounds)
+    for place, node in enumerate(program.nodes):
+        deadline.check()
+        read = [values[each] for each in node.inputs]
+        # The norm of a sum, or of parts side by side, is at most the sum of norms.
+        stretch = Fraction(next(following)) if node.place.is_layer else Fraction(1)
+        errors[place] = sum((errors[each] for each in node.inputs), Fraction(0)) * max(Fraction(1), stretch)
+        if isinstance(node.operation, RootOfSquares):
+            values[place] = node.operation.rounded(*read)
+            errors[place] += values[place].integers.size * ROOT_ERROR
+        else:
+            values[place] = node.operation.exact(deadline, *read)
+    return values[len(program.nodes) - 1].fractions(), errors[len(program.nodes) - 1]
+
+
+def _start(x: Tensor | Array) -> Multiples:
+    return Multiples.of(x) if isinstance(x, Tensor) else Multiples.from_fractions(x)

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
+from math import ceil, isqrt, prod
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from safeset.errors import expected
@@ -17,6 +19,7 @@ from safeset.numerics.multiples import Multiples
 from safeset.program.operation import ClosedForm, Operation, Proved, Shape
 
 _aten = torch.ops.aten
+ROOT_ERROR = Fraction(1, 2**400)  # of a root that is rounded, where fractions are asked for
 
 SMALLEST, LARGEST = (
     2.0**-1000,
@@ -62,8 +65,26 @@ class RootOfSquares(Operation):
         return before[0].bent(bound, relative=gamma(size + 1), absolute=Up(count).root() * SUBNORMAL)
 
     def exact(self, deadline: Deadline, *x: Multiples) -> Multiples:
-        """Roots are no fractions."""
+        """Roots are no fractions: `rounded` has them nearly."""
         raise self.unknown("fractions", "Roots are none.")
+
+    def rounded(self, x: Multiples) -> Multiples:
+        """The roots in fractions, each rounded down by less than `ROOT_ERROR`, at one point of any shape."""
+        groups = x.integers if self.patch is None else self._patches_of(x.integers)
+        squares = (groups * groups).sum(axis=-1)
+        # n·unit, n = ⌊2^spare·√squares⌋, with unit·2^−spare < ROOT_ERROR
+        spare = max(0, ceil(x.unit / ROOT_ERROR).bit_length())
+        roots = np.frompyfunc(lambda square: isqrt(square << 2 * spare), 1, 1)(squares)
+        return Multiples(np.asarray(roots, dtype=object), x.unit / 2**spare)
+
+    def _patches_of(self, image: NDArray[np.object_]) -> NDArray[np.object_]:
+        """(channels, height, width) → (channels, high, wide, entries), as `_groups` has them."""
+        assert self.patch is not None
+        rows, columns = self.patch
+        channels, height, width = image.shape
+        high, wide = height // rows, width // columns
+        split = image[:, : high * rows, : wide * columns].reshape(channels, high, rows, wide, columns)
+        return split.transpose(0, 1, 3, 2, 4).reshape(channels, high, wide, rows * columns)
 
     def second_bound(self, shape: Shape) -> ClosedForm:
         """1, and no less."""
