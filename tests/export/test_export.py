@@ -173,6 +173,27 @@ def test_batches_of_any_size_and_optimised_sessions_agree(net, tmp_path):
         assert np.array_equal(whole[name], again[name])
 
 
+@pytest.mark.parametrize("method", ["floating", "joint"])
+@pytest.mark.parametrize(
+    "activation",
+    [nn.Hardswish(), nn.LeakyReLU(1 - 1e-9), nn.GELU(), nn.Softplus()],
+    ids=lambda part: type(part).__name__,
+)
+def test_onnxruntime_optimises_nothing_away(tmp_path, activation, method):
+    # It takes 1 + 2u for 1 and the smallest number for 0, and multiplies by 1/6 in float32.
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, 8), activation, nn.Linear(8, 6)).double()
+    net = CertifiedNet(network, input_shape=(8,), guarantee="rt4", epsilon=0.01)
+    x = torch.randn(300, 8, dtype=torch.float64)
+    coverage = Coverage.calibrate(net, x[:100], torch.arange(100) % 6)
+    model = exported(net, tmp_path / "m.onnx", method=method, coverage=coverage)
+    as_written = model.run(x.numpy(), 0.01)
+    usual = onnxruntime.InferenceSession(model.content, providers=["CPUExecutionProvider"])  # with all optimisations
+    names = list(as_written)
+    for name, found in zip(names, usual.run(names, {"x": x.numpy(), "epsilon": np.array(0.01)}), strict=True):
+        assert np.array_equal(found, as_written[name]), name
+
+
 @pytest.mark.parametrize("options", [{}, {"k": 2}, {"by_class": True, "alpha": 0.3}], ids=str)
 def test_coverage_sets(net, tmp_path, options):
     _, (x, y) = digits()

@@ -1,6 +1,7 @@
 """`safeset export` and `safeset certify` on its files: without torch, and with messages for what is damaged."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -109,6 +110,28 @@ def test_damaged_files_are_refused(work, tmp_path, damage):
         (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     _, errors = safeset("certify", str(tmp_path / "m.onnx"), "x.npz", cwd=work, code=1)
     assert errors.startswith("error:")
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"classes": 2, "class_names": None},
+        {"classes": 2**20, "class_names": None},
+        {"reading": {"ranges": [[0, 1]]}},
+        {"reading": {"ranges": "01"}},
+        {"reading": {"ranges": {"a": None}}},
+        {"reading": {"seen": [0, math.nan]}},
+    ],
+    ids=str,
+)
+def test_what_a_file_says_fits_what_it_computes(work, tmp_path, claim):
+    model = onnx.load_from_string((work / "model.onnx").read_bytes())
+    says = json.loads(model.metadata_props[0].value)
+    model.metadata_props[0].value = json.dumps({**says, **claim})
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    output, errors = safeset("certify", str(tmp_path / "m.onnx"), "x.npz", cwd=work, code=1)
+    assert errors.startswith("error:")
+    assert not output
 
 
 def test_nothing_is_written_where_something_is_wrong(work):

@@ -126,12 +126,26 @@ class Exported:
         names = [*OUTPUTS, *([COVERAGE] if self.says["coverage"] else [])]
         given = {INPUT: np.ascontiguousarray(x, dtype=dtype), EPSILON: np.array(epsilon, dtype=dtype)}
         try:
-            return dict(zip(names, self.session.run(names, given), strict=True))
+            found = dict(zip(names, self.session.run(names, given), strict=True))
         except SafesetError:
             raise
         except Exception as error:
             reason = str(error).partition("\n")[0][:200]
             raise expected(f"a graph that runs in {self.path}", reason) from None
+        self._check_found(found, len(x))
+        return found
+
+    def _check_found(self, found: dict[str, NDArray[Any]], points: int) -> None:
+        """Refuse outputs of other shapes or types than a file of so many classes has."""
+        classes = self.says["classes"]
+        k = found["windows"].shape[-1] if found["windows"].ndim else 0
+        kinds: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(found, ("bool", (points, classes)))
+        kinds["logits"] = (self.says["precision"], (points, classes))
+        kinds["windows"] = (self.says["precision"], (points, k, k))
+        kinds["certified"] = ("bool", (points,))
+        for name, (kind, shape) in kinds.items():
+            if (found[name].dtype, found[name].shape) != (np.dtype(kind), shape) or not 1 <= k <= classes:
+                raise expected(f"{name} of {points} points and {classes} classes from {self.path}", found[name].shape)
 
 
 def find_exported(path: Path) -> Exported | None:
@@ -240,10 +254,11 @@ def _check_reading(says: dict[str, Any], wrong: Any) -> None:
     if found is None:
         says["reading"] = None
         return
-    numbers = [found.get("seen"), *(found.get("ranges") or {}).values()] if isinstance(found, dict) else [0]
-    for ends in numbers:
-        is_ends = isinstance(ends, list) and all(isinstance(each, int | float) for each in ends) and len(ends) == 2
-        if ends is not None and not is_ends:
+    if not isinstance(found, dict) or not isinstance(found.get("ranges"), dict | None):
+        raise wrong("reading")
+    numbers = [] if found.get("seen") is None else [found["seen"]]
+    for ends in [*numbers, *(found.get("ranges") or {}).values()]:
+        if not (isinstance(ends, list) and len(ends) == 2 and all(map(_is_finite, ends))):
             raise wrong("reading")
     texts = found.get("one_hot")
     if texts is not None and not (
@@ -253,3 +268,8 @@ def _check_reading(says: dict[str, Any], wrong: Any) -> None:
         raise wrong("reading")
     if not all(isinstance(found.get(key), str | None) for key in ("background", "unfinished")):
         raise wrong("reading")
+
+
+def _is_finite(number: Any) -> bool:
+    """Whether something read from JSON is a number that is finite."""
+    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)

@@ -1,5 +1,6 @@
 """An ONNX graph that is being written, and its values, with which formulas can be written as they stand."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
@@ -55,20 +56,36 @@ class Graph:
         precision: of its numbers.
         nodes: in order, as onnx's own.
         constants: by name.
+        true: a condition that always holds where anything is certified, and that no runtime knows beforehand.
     """
 
     precision: Precision
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
+    true: "Value | None" = None
     _scalars: dict[tuple[str, bytes], str] = field(default_factory=dict)
+    _made: dict[str, str] = field(default_factory=dict)
 
     def constant(self, numbers: Given) -> "Value":
-        """A constant: floating-point ones in the graph's precision, integers as int64, booleans as they are."""
+        """A constant: floating-point ones in the graph's precision, integers as int64, booleans as they are.
+
+        onnxruntime reads a constant of one number in float32 where it looks for operations to leave out or to fuse:
+        y(1 + 2u) is y to it, and y/6 is y times 1/6 in float32. So such numbers are made where the graph runs.
+        """
         if isinstance(numbers, Value):
             return numbers
         array = np.asarray(numbers)
         if array.dtype.kind in "fiu":
             array = array.astype(self.precision.dtype if array.dtype.kind == "f" else np.int64)
+        stored = self._stored(array)
+        if self.true is None or self.precision.name != "float64" or not _is_delicate(array):
+            return stored
+        if stored.name not in self._made:
+            self._made[stored.name] = self.where(self.true, stored, 1.0).name
+        return Value(self, self._made[stored.name])
+
+    def _stored(self, array: Array) -> "Value":
+        """A constant as it is, once if it is small."""
         key = (f"{array.dtype}{array.shape}", array.tobytes() if array.size <= 64 else b"")
         if key[1] and key in self._scalars:
             return Value(self, self._scalars[key])
@@ -86,8 +103,8 @@ class Graph:
         """The outputs of an operator."""
         from onnx import helper
 
+        given = [self.constant(each).name for each in inputs]  # which may write nodes of their own
         place = len(self.nodes)
-        given = [self.constant(each).name for each in inputs]
         names = [f"{kind.lower()}_{place}" + (f"_{number}" if number else "") for number in range(outputs)]
         self.nodes.append(helper.make_node(kind, given, names, name=f"{kind}_{place}", **attributes))
         return [Value(self, name) for name in names]
@@ -113,6 +130,14 @@ class Graph:
     def beside(self, parts: Iterable["Value"], axis: int) -> "Value":
         """Values next to each other along an axis."""
         return self.node("Concat", *parts, axis=axis)
+
+
+def _is_delicate(array: Array) -> bool:
+    """Whether a constant is one number, and it or its inverse would be another in float32."""
+    if array.size != 1 or array.dtype.kind != "f" or not np.isfinite(array).all():
+        return False
+    part, exponent = math.frexp(array.item())
+    return part != 0 and not (abs(part) == 0.5 and abs(exponent) < 100)
 
 
 @dataclass(frozen=True, eq=False)

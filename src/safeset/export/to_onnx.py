@@ -38,8 +38,8 @@ from safeset.system.provenance import weights_digest
 MOST_BYTES = 2**30  # what is read again
 COVERED = (
     "the frozen network in exact arithmetic, and this graph as it is computed in float64 by any runtime that rounds "
-    "each operation to nearest, adds the terms of a sum in whatever order, and keeps subnormal numbers; x' is any "
-    "float64 array in the ball"
+    "each operation to nearest, adds the terms of a sum in whatever order, keeps subnormal numbers, and neither leaves "
+    "out operations nor exchanges them for others; x' is any float64 array in the ball"
 )
 NOT_COVERED = (
     "the frozen network in exact arithmetic, as far as its constants go; not the rounding of float32, in which this "
@@ -167,8 +167,9 @@ def _write_all(
     shape, k, classes = program.input_shape, len(eligible.sizes), program.classes
     entries = math.prod(shape)
     flat = x.apply("Flatten", axis=1)
+    graph.true = epsilon.equals(epsilon)
     # A number that is flushed to 0 where it should be subnormal would be a rounding that no proof has.
-    one = epsilon.equals(epsilon).number()
+    one = graph.true.number()
     keeps = (one * (graph.precision.least * 2.0)) * 0.5 > 0.0 if graph.precision.name == "float64" else one > 0.0
     finite = is_finite(flat) & keeps
     clean = graph.where(finite, flat, 0.0)
