@@ -15,6 +15,8 @@ GLORO_PYTHON ?= $(PYTHON)
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/digits.py
+	@echo
+	$(BIN)/python examples/satellite.py
 
 test: $(VENV)/.dev
 	$(BIN)/ruff check

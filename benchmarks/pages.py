@@ -430,6 +430,7 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
     ("docs/coverage.md", "coverage", "coverage/digits-rt3.json", coverage),
     ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
+    ("docs/models.md", "trained", "../models/*/*/[ae]*.json", trained),
     ("docs/serve.md", "serve-throughput", "benchmarks/serve.json", serve_throughput),
     ("docs/serve.md", "serve-load", "benchmarks/serve.json", serve_load),
     *paper.TABLES,

@@ -45,6 +45,7 @@ def test_they_are_test_points_as_published():
         ("own_model", ["As it is:", "Trained for it:", "Differences of logits: at most"]),
         ("affinity_sets", ["Found on held-out points:", "made by hand", "relaxed top-3"]),
         ("coverage_sets", ["probability ≥ 90 %", "0.25 ", "whatever an attacker adds"]),
+        ("satellite", ["12 satellite photos", "by eurosat/rt3", "SeaLake", "Picture: runs/demo/satellite.png"]),
         ("mlflow_model", ["ε = 0.5", "ε = 0.1", "certified True"]),
     ],
 )

@@ -88,6 +88,8 @@ DOCUMENTED = {
     "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs": Typed(SMALL),
     "reproduce blobs2d/rt2 --seeds 3 --out results/sizes": Typed(("--set", "epochs=1")),
     "figures": Typed(before=FIGURES),
+    "certify eurosat/rt3 a.jpg": PLAIN,
+    "serve eurosat/rt3": Typed(("--port", "0"), before=SERVED_ONCE),
     "serve runs/photos": Typed(("--port", "0"), before=SERVED_ONCE),
     "serve runs/photos --proof": Typed(("--port", "0"), before=SERVED_ONCE),
     "serve runs/photos --host 0.0.0.0": Typed(("--port", "0"), before=SERVED_ONCE),
@@ -104,6 +106,7 @@ STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"} 
 PRINTED = {
     "calibrate {self.path}": ["calibrate runs/photos --alpha 0.1"],
     "calibrate {run.path} --overwrite": ["calibrate runs/calibrated --overwrite"],
+    "certify {asked.model} PHOTO…": ["certify runs/photos a.jpg b.png"],
     "certify {asked.out} PHOTO…": ["certify runs/photos a.jpg b.png"],
     "certify {one} FILE…{again}, safeset evaluate {one} --per-class{again}": [
         "certify runs/photos a.jpg b.png",
@@ -124,6 +127,7 @@ PRINTED = {
         "reproduce cifar100/rt5 --seeds 1 --out mine --runs mine/runs"
     ],
     "report {asked.out}": ["report runs/photos"],
+    "serve {asked.model}": ["serve runs/photos"],
     "suggest RUN": ["suggest runs/photos"],
     "train --resume --out {path}": ["train --resume --out runs/photos"],
     "train --resume --out {run.path}": ["train --resume --out runs/photos"],
