@@ -1,4 +1,4 @@
-"""The bytes of an ONNX file before they are parsed: how many fields they have, and how deep.
+"""The bytes of an ONNX file, and its message: how many fields there are, and how deep, is seen before it is parsed.
 
 A few bytes can stand for many: an empty message takes two in a file and a hundred in memory. So fields are counted
 first, without keeping anything.
@@ -6,6 +6,7 @@ first, without keeping anything.
 
 import stat
 from pathlib import Path
+from typing import Any
 
 from safeset.errors import SafesetError, expected
 
@@ -42,6 +43,27 @@ _INSIDE: dict[str, dict[int, str]] = {
     "leaf": {},
 }
 _PACKED = {("tensor", 1), ("tensor", 5), ("tensor", 7), ("tensor", 11), ("attribute", 8)}
+
+
+def read_model(path: Path) -> tuple[bytes, Any]:
+    """The bytes of an ONNX file, and onnx's own message of them, whose fields were counted first.
+
+    Raises:
+        ArgumentError: if it cannot be read, or is damaged; without the package ``onnx`` it says how to install it.
+    """
+    content = read_content(path)
+    try:
+        import onnx
+    except ImportError:
+        remedy = "Install it: pip install 'safeset[onnx]'"
+        raise expected("the package onnx, to read ONNX files", "none", remedy) from None
+    check_fields(content, str(path))
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except Exception:  # protobuf's own errors, whichever way it is built
+        raise expected(f"an ONNX file at {path}", "other bytes, or a damaged file") from None
+    return content, model
 
 
 def read_content(path: Path) -> bytes:

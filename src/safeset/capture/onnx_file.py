@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from safeset.capture.onnx_bytes import check_fields, read_content
+from safeset.capture.onnx_bytes import read_model
 from safeset.errors import SafesetError, expected
 
 OPSETS = (9, 21)  # of ONNX's own operators, the oldest and the newest that are read
@@ -78,19 +78,7 @@ def read_file(path: Path) -> File:
         ArgumentError: if it is no such file, or has what is not read: external data, functions, several inputs.
         ImportError: never; without the package ``onnx`` it is an ArgumentError that says how to install it.
     """
-    content = read_content(path)
-    try:
-        import onnx
-    except ImportError:
-        raise expected(
-            "the package onnx, to read ONNX files", "none", "Install it: pip install 'safeset[onnx]'"
-        ) from None
-    check_fields(content, str(path))
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(content)
-    except Exception:  # protobuf's own errors, whichever way it is built
-        raise expected(f"an ONNX file at {path}", "other bytes, or a damaged file") from None
+    _, model = read_model(path)
     return _Reading(str(path)).file(model)
 
 

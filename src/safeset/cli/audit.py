@@ -43,7 +43,7 @@ def audit(
 
     A run is audited as it was trained; --epsilon and --guarantee are for an .onnx file, which has none.
     """
-    from safeset.runs.onnx_models import is_onnx
+    from safeset.runs.library import is_onnx
 
     check_alone()
     if is_onnx(run):

@@ -75,7 +75,8 @@ def certify(
         _report_unread(unread)
         return
     from safeset.runs.certify_files import certify_files
-    from safeset.runs.onnx_models import COVERED, is_onnx
+    from safeset.runs.library import is_onnx
+    from safeset.runs.onnx_models import COVERED
     from safeset.system.workers import join_workers
 
     if proof is not None:

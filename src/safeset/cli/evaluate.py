@@ -43,7 +43,7 @@ def evaluate(
     """Evaluate a run on its test data, by proved bounds: VRA, rejection, accuracy, top-1, sizes."""
     check_format(as_json, as_csv)
     from safeset.runs.evaluate import evaluate_file, evaluate_run, is_own
-    from safeset.runs.onnx_models import is_onnx
+    from safeset.runs.library import is_onnx
     from safeset.runs.run import Run
     from safeset.system.files import write_json
     from safeset.system.workers import join_workers

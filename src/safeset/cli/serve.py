@@ -49,7 +49,7 @@ def serve(
     """Serve a run over HTTP: a page for people, POST /certify, and the Open Inference Protocol for programs."""
     check_alone()
     check_server()
-    from safeset.runs.onnx_models import is_onnx
+    from safeset.runs.library import is_onnx
     from safeset.runs.opened import open_model
     from safeset.serving.app import create_app
     from safeset.serving.guard import GONE, Limits, check_token

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from safeset.capture.onnx_bytes import check_fields, read_content
+from safeset.capture.onnx_bytes import read_model
 from safeset.errors import SafesetError, expected
 from safeset.system.untrusted import parse_json
 from safeset.values import check_names
@@ -154,18 +154,7 @@ def find_exported(path: Path) -> Exported | None:
     Raises:
         ArgumentError: if it cannot be read, or is damaged, or says what no export says.
     """
-    content = read_content(path)
-    try:
-        import onnx
-    except ImportError:
-        remedy = "Install it: pip install 'safeset[onnx]'"
-        raise expected("the package onnx, to read ONNX files", "none", remedy) from None
-    check_fields(content, str(path))
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(content)
-    except Exception:  # protobuf's own errors, whichever way it is built
-        raise expected(f"an ONNX file at {path}", "other bytes, or a damaged file") from None
+    content, model = read_model(path)
     texts = [each.value for each in model.metadata_props if each.key == KEY]
     if not texts:
         return None

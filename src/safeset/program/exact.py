@@ -36,11 +36,7 @@ def evaluate(program: Program | nn.Module, x: Tensor | Array, deadline: Deadline
     number = _start(x)
     if isinstance(program, nn.Module):
         program = program_of(program, number.integers.shape)
-    values = {INPUT: number}
-    for place, node in enumerate(program.nodes):
-        deadline.check()
-        values[place] = node.operation.exact(deadline, *(values[read] for read in node.inputs))
-    return values[len(program.nodes) - 1].fractions()
+    return _values(program, number, deadline, roots=False)[len(program.nodes) - 1].fractions()
 
 
 def enclose(
@@ -61,19 +57,29 @@ def enclose(
         UnsupportedLayerError: as for `evaluate`.
         OutOfTimeError: after the deadline.
     """
-    values, errors, following = {INPUT: _start(x)}, {INPUT: Fraction(0)}, iter(bounds)
+    values = _values(program, _start(x), deadline, roots=True)
+    errors, following = {INPUT: Fraction(0)}, iter(bounds)
     for place, node in enumerate(program.nodes):
-        deadline.check()
-        read = [values[each] for each in node.inputs]
         # The norm of a sum, or of parts side by side, is at most the sum of norms.
         stretch = Fraction(next(following)) if node.place.is_layer else Fraction(1)
         errors[place] = sum((errors[each] for each in node.inputs), Fraction(0)) * max(Fraction(1), stretch)
         if isinstance(node.operation, RootOfSquares):
-            values[place] = node.operation.rounded(*read)
             errors[place] += values[place].integers.size * ROOT_ERROR
+    last = len(program.nodes) - 1
+    return values[last].fractions(), errors[last]
+
+
+def _values(program: Program, x: Multiples, deadline: Deadline, *, roots: bool) -> dict[int, Multiples]:
+    """What every node is, by its number; with ``roots`` those that are no fractions are rounded, else refused."""
+    values = {INPUT: x}
+    for place, node in enumerate(program.nodes):
+        deadline.check()
+        read = [values[each] for each in node.inputs]
+        if roots and isinstance(node.operation, RootOfSquares):
+            values[place] = node.operation.rounded(*read)
         else:
             values[place] = node.operation.exact(deadline, *read)
-    return values[len(program.nodes) - 1].fractions(), errors[len(program.nodes) - 1]
+    return values
 
 
 def _start(x: Tensor | Array) -> Multiples:

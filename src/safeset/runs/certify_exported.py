@@ -16,13 +16,14 @@ from safeset.data.points import Point, read_points
 from safeset.data.records import record_of_point
 from safeset.errors import expected
 from safeset.export.file import COVERAGE, Exported, find_exported
+from safeset.runs.library import is_onnx
 
 POINTS_AT_ONCE = 64
 
 
 def open_exported(path: Path) -> Exported | None:
     """The exported network at a path; None for what is no ONNX file, and for one that something else has written."""
-    return find_exported(path) if path.suffix.lower() == ".onnx" and path.is_file() else None
+    return find_exported(path) if is_onnx(path) and path.is_file() else None
 
 
 def certify_exported(

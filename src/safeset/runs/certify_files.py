@@ -14,8 +14,7 @@ from safeset.data.decoding import colour
 from safeset.data.points import Point, read_points
 from safeset.errors import expected
 from safeset.nets.diagnosis import HARDLY
-from safeset.runs.opened import covering_sets as covering_sets
-from safeset.runs.opened import open_model
+from safeset.runs.opened import covering_sets, open_model
 from safeset.runs.own_networks import Factory
 from safeset.system.workers import Workers
 

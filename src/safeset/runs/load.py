@@ -16,8 +16,8 @@ from safeset.models import create_model
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import FittedRecipe
 from safeset.runs.checkpoint import read_weights
-from safeset.runs.library import find_run
-from safeset.runs.onnx_models import is_onnx, load_onnx
+from safeset.runs.library import find_run, is_onnx
+from safeset.runs.onnx_models import load_onnx
 from safeset.runs.own_networks import Factory, make_network
 from safeset.runs.run import Run
 from safeset.runs.witnesses import read_witnesses

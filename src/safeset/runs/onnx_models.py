@@ -23,7 +23,6 @@ from safeset.program.folding import fold
 from safeset.program.linear import Linear
 from safeset.program.operation import Shape
 from safeset.program.program import Program
-from safeset.runs.library import is_onnx as is_onnx
 
 STANDARD = "standard"  # the guarantee, unless another is given
 COVERED = (

@@ -23,8 +23,8 @@ from safeset.proofs.portable import proof_of
 from safeset.recipes.recipe import FittedRecipe
 from safeset.recipes.sections import Data
 from safeset.runs.calibrate import read_coverage
+from safeset.runs.library import is_onnx
 from safeset.runs.load import load, load_run
-from safeset.runs.onnx_models import is_onnx
 from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
 from safeset.system.provenance import weights_digest

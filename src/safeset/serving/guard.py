@@ -126,12 +126,14 @@ class Guard:
 
     async def _read(self, parts: list[bytes], receive: Receive, too_large: str) -> tuple[Any, ...] | None:
         """Read the body; None if the client has left, and what it is to be refused with, of status 0 for nothing."""
+        size = 0
         try:
             async with asyncio.timeout(self.limits.seconds):
                 while (message := await receive())["type"] == "http.request":
                     parts.append(message.get("body", b""))
                     self.held += len(parts[-1])
-                    if sum(map(len, parts)) > self.limits.bytes:
+                    size += len(parts[-1])
+                    if size > self.limits.bytes:
                         return 413, too_large
                     if self.held > self.limits.together:
                         return 429, "Too much is being sent at a time: try again in a moment.", RETRY

@@ -19,7 +19,7 @@ from safeset.nets.frozen import FrozenNet
 from safeset.nets.points import Measured
 from safeset.recipes.recipe import FittedRecipe
 from safeset.report.html import printable
-from safeset.runs.certify_files import covering_sets
+from safeset.runs.opened import covering_sets
 from safeset.serving.images import too_many_pixels
 from safeset.serving.page.answer import answer_at, change_at
 from safeset.serving.page.attack import SECONDS, Attacker
