@@ -14,6 +14,10 @@ import numpy as np
 from safeset.export.chains import Chains
 from safeset.export.graph import Array, Graph, Value
 
+# Logits of a graph are sums in another order than Python's, and differ in the last digits. So it gives away more than
+# these: at an ε that is a radius of Python's own, where Python certifies nothing, the graph must not say otherwise.
+SPARE = 2.0**-40
+
 
 @dataclass(frozen=True, eq=False)
 class Constants:
@@ -159,7 +163,8 @@ def window_radii(seen: Seen, constants: Constants, eligible: Eligible, method: s
     own_offset = graph.node("GatherElements", seen.offset, ranking, axis=1)
     offset = (own_offset.unsqueezed(2) + seen.offset.unsqueezed(1)).up()  # (batch, K, classes)
     first, second = best.unsqueezed(2), seen.logits.unsqueezed(1)
-    gaps = first - second - offset - (abs(first) + abs(second)) * (4 * graph.precision.unit)
+    lost = max(4 * graph.precision.unit, SPARE)
+    gaps = first - second - offset - (abs(first) + abs(second)) * lost
     constant = graph.node("Gather", constants.pairs, ranking, axis=0)  # (batch, K, classes)
     radii = quotient(gaps, constant, has_zeros=bool((constants.pairs == 0).any()))
     table = pairs.split(radii, k, inside)
@@ -172,7 +177,7 @@ def window_radii(seen: Seen, constants: Constants, eligible: Eligible, method: s
     else:
         width = {"uniform": 0, "floating": 1}[method]
         own = graph.where(np.tril(np.triu(np.ones((k, k), dtype=bool)), width), least, 0.0)
-    windows = propagate(own, sound, k)
+    windows = propagate(own, sound, k) * (1 - lost)
     room = seen.room.unsqueezed(2)
     return graph.where(seen.known.unsqueezed(2), graph.smaller(windows, room), 0.0), ranking
 
