@@ -1,11 +1,13 @@
 """Tables of any width: whole, in order, and never wider than the terminal."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from safeset.terminal.layout import fold, table_lines
+from safeset.terminal.layout import fold, fold_prose, table_lines
 
 LETTERS = "abz019 .{},±ε≈–日本語한국e\u0301\u00a0🙂"  # wide ones, and one that takes no cell of its own
 CELLS = st.text(LETTERS, max_size=30) | st.text(LETTERS, min_size=40, max_size=120) | st.just("")
@@ -57,6 +59,27 @@ def test_a_folded_text_is_whole(text, width):
     assert letters("".join(lines)) == letters(text)
     if all(cell_len(word) <= width for word in text.split(" ")):
         assert " ".join(lines) == text  # broken at spaces only
+
+
+@given(st.text(LETTERS), st.integers(2, 60))
+def test_folded_prose_has_every_word_whole_and_leaves_lines_that_fit(text, width):
+    lines = fold_prose(text, width)
+    assert " ".join(lines).split() == text.split()
+    if cell_len(text) <= width:
+        assert lines == [text]
+    for line, following in pairwise(lines):
+        assert cell_len(line) <= width or " " not in line.strip(" -")
+        next_word = following.strip(" ").split(" ")[0]
+        assert cell_len(f"{line} {next_word}") > width
+
+
+def test_a_command_is_never_broken():
+    command = "safeset train --resume --out runs/photos"
+    told = f"Nothing is saved here; go on with: {command} (or not), and again: {command}."
+    for width in range(20, 100):
+        lines = fold_prose(told, width)
+        assert " ".join(lines) == told
+        assert sum(command in line for line in lines) == 2 or any(line.count(command) == 2 for line in lines)
 
 
 HEADER = ["method", "ε", "VRA", "rejected", "core + optional"]

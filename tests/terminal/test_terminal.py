@@ -195,7 +195,7 @@ def test_an_interrupted_training_gives_the_terminal_back_and_says_what_to_type(w
     typed = ("train", "--data", "photos/", "--model", "mlp-2x32", "--epochs", "4", "--out", "new")
     screen, _ = safeset(*typed, cwd=work, terminal=80, before=INTERRUPT, code=128 + signal.SIGINT)
     assert screen.rfind(HIDE) < screen.rfind(SHOW)
-    (command,) = re.findall(r"continue with: safeset (.*)", plain(screen))
+    (command,) = re.findall(r"continue with:\s+safeset (.*)", plain(screen))
     screen, _ = safeset(*command.split(), cwd=work, terminal=80)
     assert "━" in screen
     assert re.search("epoch [34]/4", plain(screen))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from safeset.errors import Advice, shown_rate
 from safeset.system import torchrun
-from safeset.terminal.layout import fold, table_lines
+from safeset.terminal.layout import fold_prose, table_lines
 
 if TYPE_CHECKING:
     from safeset.terminal.bars import Bar
@@ -30,12 +30,17 @@ class _Plain(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; control characters in texts are escaped. A closed standard error does not stop the command."""
         try:
-            super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
+            super().print(*(self._shown(each) if isinstance(each, str) else each for each in objects), **options)
         except OSError:
             if not self.stderr:
                 raise
             self.quiet = True
             discard(sys.stderr)
+
+    def _shown(self, text: str) -> str:
+        """A text that cannot move the cursor; on a terminal, lines of whole words."""
+        text = visible(text)
+        return "\n".join(fold_prose(text, self.width)) if self.is_terminal else text
 
     def on_broken_pipe(self) -> None:
         """End as other programs do whose output is closed; where only standard error is closed, go on."""
@@ -77,16 +82,11 @@ def print_line(text: str) -> None:
         out.on_broken_pipe()
 
 
-def print_sentence(text: str) -> None:
-    """Print words to standard error, on a terminal whole words in each line; commands are left whole, to be copied."""
-    err.print("\n".join(fold(text, err.width)) if err.is_terminal else text)
-
-
 def print_table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
     """Print a table; the first ``texts`` columns are texts, the others numbers. On a terminal it is made to fit."""
     width = out.width if sys.stdout and sys.stdout.isatty() else None
     if title:
-        out.print("\n".join(fold(title, width) if width else [title]), style="bold")
+        out.print(title, style="bold")
     body = [[one_line(cell) for cell in row] for row in rows]
     for each in table_lines(header, body, width, texts=texts):
         out.print(each)
@@ -164,7 +164,7 @@ class TrainingWatch:
 
     def introduce(self, text: str) -> None:
         """Print what is about to be trained."""
-        print_sentence(text)
+        err.print(text)
 
     def begin(self, epochs: int, steps: int, done: int) -> None:
         """Show the bar."""
@@ -211,7 +211,7 @@ class TrainingWatch:
             now, left = time.perf_counter(), self.epochs - record["epoch"]
             if now - self.last >= 2 or left == 0 or record["epoch"] == 1:
                 remaining = f", {_span(record['seconds'] / record['epoch'] * left)} left" if left else ""
-                print_sentence(f"{self.line}{remaining}")
+                err.print(f"{self.line}{remaining}")
                 self.last = now
 
     def note(self, text: str) -> None:
@@ -224,7 +224,7 @@ class TrainingWatch:
             self.bar.close()
             self.bar = None
             if self.line:
-                print_sentence(self.line)
+                err.print(self.line)
 
     def _where(self) -> str:
         return f"epoch {min(self.epochs, self.done // self.steps + 1)}/{self.epochs}"

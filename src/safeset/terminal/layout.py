@@ -1,5 +1,6 @@
 """Tables as lines of text of a given width: columns where they fit, else a block for each row. Nothing is ever cut."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
@@ -9,6 +10,7 @@ GAP = "  "  # between columns, and before the pairs of a block
 PAIRS = "   "  # between two pairs of a block
 NARROWEST = 20  # cells: lines are no shorter, even if a terminal says that it is narrower
 NAME, TITLE = "dim", "bold"
+_COMMAND_OR_WORD = re.compile(r"(?<=: )safeset [a-z][^ ]*(?:(?<![,;:.)…]) (?!\()[^ ]+)*|[^ ]+")
 
 
 def table_lines(
@@ -61,6 +63,37 @@ def fold(text: str, width: int) -> list[str]:
             lines += [line, *more]
             line = last
     return [*lines, line]
+
+
+def fold_prose(text: str, width: int) -> list[str]:
+    """Prose in lines of at most ``width`` cells. Words and commands are left whole, so that they can be copied.
+
+    A command stands behind a colon and reaches to the next mark or the end. Lines that fit are left as they are; those
+    that follow from one are indented as it is.
+
+    >>> for line in fold_prose("  Nothing is saved here; go on with: safeset train --resume --out runs/a", 30):
+    ...     print(line)
+      Nothing is saved here; go on
+      with:
+      safeset train --resume --out runs/a
+    """
+    lines = []
+    for paragraph in text.split("\n"):
+        if cell_len(paragraph) <= width:
+            lines.append(paragraph)
+            continue
+        start = re.match(r" *(- )?", paragraph)
+        assert start is not None  # it matches nothing too
+        first, *pieces = _COMMAND_OR_WORD.findall(paragraph[start.end() :]) or [""]
+        indent, line = " " * start.end(), start.group() + first
+        for piece in pieces:
+            if cell_len(line) + 1 + cell_len(piece) <= width:
+                line += f" {piece}"
+            else:
+                lines.append(line)
+                line = indent + piece
+        lines.append(line)
+    return lines
 
 
 def _chop(word: str, width: int) -> list[str]:
