@@ -1,6 +1,7 @@
 """Exact order statistics against the definitions in fractions, and against what floating point makes of them."""
 
 import math
+import time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from safeset import ArgumentError
-from safeset.coverage.ranks import as_level, fewest, rank
+from safeset.coverage.ranks import _confident, _exact, as_level, fewest, rank
 
 
 @given(st.integers(1, 2000), st.integers(1, 99))
@@ -44,6 +45,20 @@ def test_the_confident_rank_is_the_least_of_the_definition(points, alpha, confid
     m = rank(points, alpha, confidence)
     assert tail(points, 1 - alpha, m) <= 1 - confidence
     assert m == 0 or tail(points, 1 - alpha, m - 1) > 1 - confidence
+
+
+@given(st.integers(1, 60), st.integers(1, 11), st.sampled_from([None, "1/2", "19/20", "9/10"]))
+def test_rounded_sums_decide_as_integers_do(points, twelfths, confidence):
+    alpha = Fraction(twelfths, 12)
+    risk = (1 - alpha) ** points if confidence is None else 1 - Fraction(confidence)  # P(B ≥ n): neither more nor less
+    assert _confident(points, alpha, risk) == _exact(points, alpha, risk)
+
+
+def test_long_levels_of_many_points_take_no_minute():
+    started = time.process_time()
+    m = rank(20_000, Fraction("0.4999999999999999999999999999999999999"), Fraction("0.9500000000000000000000000000001"))
+    assert m == 10_117
+    assert time.process_time() - started < 10  # in integers of a million digits: a minute
 
 
 def test_the_confident_rank_of_the_page():

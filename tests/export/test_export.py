@@ -126,6 +126,51 @@ def test_equal_rows_of_the_head_and_ties(tmp_path):
     assert certificate.core[0].tolist() == found["core"][0].tolist() == [True, True, False, False, False]
 
 
+def cancelling(guarantee, size=1e6):
+    """A net whose logits are small differences of large numbers: what is rounded is far more than their last digits."""
+    generator = torch.Generator().manual_seed(5)
+    network = nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 6)).double()
+    with torch.no_grad():
+        for each in network.parameters():
+            each.copy_(torch.randn(each.shape, generator=generator, dtype=torch.float64) / 4)
+        network[0].bias += size
+        network[2].weight -= network[2].weight.mean(dim=1, keepdim=True)
+        middle = torch.full((1, 6), 0.5, dtype=torch.float64)
+        network[2].bias -= network(middle)[0] - torch.linspace(0.1, 0, 6, dtype=torch.float64)
+    net = CertifiedNet(network, input_shape=(6,), guarantee=guarantee, epsilon=0.01)
+    return net, torch.rand(100, 6, generator=generator, dtype=torch.float64)
+
+
+OF_SIX = [Standard(), TopK(2), TopK(5), RelaxedTopK(3), RelaxedTopK(5), Affinity([[0, 1, 2], [2, 3], [1, 2, 4, 5]])]
+
+
+@pytest.mark.parametrize("guarantee", OF_SIX, ids=str)
+@pytest.mark.parametrize("method", ["uniform", "floating", "joint"])
+def test_a_radius_of_python_s_is_no_radius_of_a_file(tmp_path, guarantee, method):
+    net, x = cancelling(guarantee)
+    model = exported(net, tmp_path / "m.onnx", method=method)
+    windows = net.certify(x, method=method).windows.numpy()
+    found = model.run(x.numpy(), 0.0)["windows"]
+    assert (found <= windows).all()
+    assert (found > 0).any()
+    radii = np.unique(windows[windows > 0])
+    for epsilon in radii[:: len(radii) // 3].tolist():
+        certified = net.certify(x, epsilon=epsilon, method=method).certified.numpy()
+        assert not (model.run(x.numpy(), epsilon)["certified"] & ~certified).any()
+
+
+def test_no_class_of_python_s_coverage_set_is_missing_in_a_file(tmp_path):
+    net, x = cancelling("standard")
+    y = net.frozen()(x).argmax(dim=1)
+    coverage = Coverage.calibrate(net, x[:40], y[:40], k=2)
+    model = exported(net, tmp_path / "m.onnx", coverage=coverage)
+    missing = (coverage.thresholds - coverage.scores(x)).flatten()  # the radii at which a class comes in
+    for epsilon in missing[missing > 0][::20].tolist():
+        for near in (epsilon, math.nextafter(epsilon, 1.0)):
+            there = model.run(x.numpy(), near)["coverage_set"]
+            assert not (coverage.sets(x, near).numpy() & ~there).any()
+
+
 def test_what_is_never_certified(net, tmp_path):
     model = exported(net, tmp_path / "m.onnx", guarantee="rt3")
     _, (x, _) = digits()

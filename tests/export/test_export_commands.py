@@ -117,6 +117,9 @@ def test_damaged_files_are_refused(work, tmp_path, damage):
     [
         {"classes": 2, "class_names": None},
         {"classes": 2**20, "class_names": None},
+        {"input_shape": [1, 8, 9]},
+        {"input_shape": [1, 30000, 30000]},  # an image is made as large before the graph sees it
+        {"input_shape": [1] * 10000},
         {"reading": {"ranges": [[0, 1]]}},
         {"reading": {"ranges": "01"}},
         {"reading": {"ranges": {"a": None}}},

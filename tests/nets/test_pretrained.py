@@ -82,10 +82,24 @@ def damage(folder, name):
     ],
     ids=str,
 )
-def test_damaged_folders_are_refused(tmp_path, name):
+def test_damaged_folders_are_refused_and_change_nothing(tmp_path, name):
     made().save_pretrained(tmp_path)
     damage(tmp_path, name)
+    network = made(seed=1).network.train()
+    network[0].eval()
+    before = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+    modes = [module.training for module in network.modules()]
     with pytest.raises(SafesetError):
+        CertifiedNet.from_pretrained(tmp_path, network=network)
+    assert same_tensors(before, network.state_dict())
+    assert [module.training for module in network.modules()] == modes
+
+
+def test_a_folder_names_no_file_of_this_machine(tmp_path):
+    made().save_pretrained(tmp_path)
+    (tmp_path / "sets.toml").write_text('sets = [["cat", "dog"]]')
+    damage(tmp_path, ("guarantee", f"affinity:{tmp_path / 'sets.toml'}"))
+    with pytest.raises(SafesetError, match="affinity sets written out"):
         CertifiedNet.from_pretrained(tmp_path, network=made(seed=1).network)
 
 

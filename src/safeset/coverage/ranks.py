@@ -6,15 +6,16 @@ above an integer. Each of these mistakes moves the threshold by a point.
 
 import math
 import re
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from safeset.errors import expected
 from safeset.inputs import as_number
 
-EXACT_POINTS = 20_000  # up to which the binomial distribution is summed in integers: a second
+EXACT_POINTS = 20_000  # up to which the binomial distribution is summed
+DIGITS = 150  # of sums that are rounded up and down: integers of so many points have a million, and take a minute
 LONGEST = 40  # digits of a level's denominator
 WRITTEN = re.compile(r"\d{1,40}/\d{1,40}|\d{0,40}\.?\d{0,40}([eE][+-]?\d{1,2})?")  # large exponents take all memory
 
@@ -42,7 +43,7 @@ def as_level(value: Any, name: str) -> Fraction:
     return level
 
 
-@cache
+@lru_cache(1024)  # clients of a server choose levels
 def rank(points: int, alpha: Fraction, confidence: Fraction | None = None, poisoned: int = 0) -> int:
     """m, so that the m-th largest score of the calibration points is the threshold; beyond all points it is −∞.
 
@@ -84,6 +85,32 @@ def _confident(points: int, alpha: Fraction, risk: Fraction) -> int:
         # Hoeffding: P(B ≥ m) ≤ exp(−2(m − n(1 − α))²/n); 1.0001 is for the rounding of log and root.
         more = math.isqrt(math.ceil(points * math.log(1 / risk) * 1.0001 / 2)) + 1
         return min(points + 1, math.ceil(points * (1 - alpha)) + more)
+    least, most = (_rounded(points, alpha, risk, rounding) for rounding in (ROUND_FLOOR, ROUND_CEILING))
+    return least if least == most else _exact(points, alpha, risk)
+
+
+def _rounded(points: int, alpha: Fraction, risk: Fraction, rounding: str) -> int:
+    """`_exact` with sums that are rounded: no less than it if they are rounded up, no more if down."""
+    context = Context(prec=DIGITS, rounding=rounding, Emax=MAX_EMAX, Emin=MIN_EMIN)
+    inside, outside = Decimal(alpha.denominator - alpha.numerator), Decimal(alpha.numerator)
+    term, power, left = Decimal(1), context.divide(inside, Decimal(alpha.denominator)), points
+    while left:  # (1 − α)^n; `Decimal.__pow__` rounds as it likes
+        term = context.multiply(term, power) if left & 1 else term
+        power, left = context.multiply(power, power), left >> 1
+    total, count = Decimal(0), points
+    above, below = Decimal(risk.numerator), Decimal(risk.denominator)
+    while count >= 0:
+        total = context.add(total, term)
+        if context.multiply(total, below) > above:
+            break
+        term = context.multiply(context.multiply(term, Decimal(count)), outside)
+        term = context.divide(context.divide(term, Decimal(points - count + 1)), inside)
+        count -= 1
+    return count + 1
+
+
+def _exact(points: int, alpha: Fraction, risk: Fraction) -> int:
+    """The same in integers, where rounding leaves it open: P(B ≥ m) is the risk itself, or almost."""
     inside, outside = alpha.denominator - alpha.numerator, alpha.numerator  # of 1 − α and α
     allowed = risk * alpha.denominator**points
     term = inside**points  # C(n, k)·inside^k·outside^(n − k), for k = n

@@ -14,9 +14,12 @@ import numpy as np
 from safeset.export.chains import Chains
 from safeset.export.graph import Array, Graph, Value
 
-# Logits of a graph are sums in another order than Python's, and differ in the last digits. So it gives away more than
-# these: at an ε that is a radius of Python's own, where Python certifies nothing, the graph must not say otherwise.
-SPARE = 2.0**-40
+# Logits of a graph are sums in another order than Python's. At an ε that is a radius of Python's own, where Python
+# certifies nothing, the graph must not say otherwise. Each of the two is within the error at x of the exact logit, so a
+# gap is at most that of Python if the graph gives away the errors at x of both once more: with those at x and at x'
+# together, twice what Python does. The rest is for what is rounded on the way.
+WARY = 2.0 + 2.0**-20  # times the error at x and at x'
+SPARE = 2.0**-40  # of logits and of radii
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +164,7 @@ def window_radii(seen: Seen, constants: Constants, eligible: Eligible, method: s
     pairs = Pairs(graph, ranking, k, constants.classes)
     inside = pairs.inside
     own_offset = graph.node("GatherElements", seen.offset, ranking, axis=1)
-    offset = (own_offset.unsqueezed(2) + seen.offset.unsqueezed(1)).up()  # (batch, K, classes)
+    offset = ((own_offset.unsqueezed(2) + seen.offset.unsqueezed(1)) * WARY).up()  # (batch, K, classes)
     first, second = best.unsqueezed(2), seen.logits.unsqueezed(1)
     lost = max(4 * graph.precision.unit, SPARE)
     gaps = first - second - offset - (abs(first) + abs(second)) * lost

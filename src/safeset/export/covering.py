@@ -20,16 +20,18 @@ def check_score(coverage: Coverage) -> None:
 def coverage_set(seen: Seen, coverage: Coverage, constants: Constants, epsilon: Value, valid: Value) -> Value:
     """The classes that may be true at ε, (batch, classes), as `Coverage.sets` has them; all where nothing is known.
 
-    r_yj = (f_y − f_j)/K_yj is rounded up: what follows is `signed_radii.signed_pairs` with its signs turned around.
+    r_yj = (f_y − f_j)/K_yj is rounded up: what follows is `signed_radii.signed_pairs` with its signs turned around. Of
+    the errors at x there is more than Python has, so that no class which is in Python's set is missing here: logits are
+    sums in another order (`answers.WARY`), and Python's upper end is at most three errors above the graph's own.
     """
     graph, ends = seen.logits.graph, coverage._geometry.constants
     low, high = numbers(ends.low), numbers(ends.high)
     ties = np.full_like(low, math.nan) if ends.ties is None else numbers(ends.ties).copy()
     np.fill_diagonal(ties, math.inf)
-    once = seen.offset * 0.5  # exactly: the error at x alone
+    wary = seen.offset * 2.0  # four times the error at x alone
     difference = seen.logits.unsqueezed(2) - seen.logits.unsqueezed(1)  # (batch, y, j)
     difference = graph.where(difference.equals(0.0), difference, above(difference))
-    offset = (once.unsqueezed(2) + once.unsqueezed(1)).up()
+    offset = (wary.unsqueezed(2) + wary.unsqueezed(1)).up()
     difference = graph.where(offset > 0.0, above(difference + offset), difference)
     is_above = difference > 0.0
     divisor = graph.where(is_above, low, high)

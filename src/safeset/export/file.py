@@ -25,6 +25,7 @@ INPUT, EPSILON = "x", "epsilon"
 OUTPUTS = ("logits", "certified", "core", "optional", "windows")
 COVERAGE = "coverage_set"
 MOST_CLASSES = 2**20
+MOST_SIZES, MOST_NUMBERS = 32, 2**26  # of one input: half a gigabyte, before any graph has run
 DOUBLE, FLOAT = 11, 1  # ONNX's numbers of the types
 # What `operations.py`, `activations.py`, `answers.py` and the others write; nothing else is run.
 KINDS = [
@@ -182,6 +183,8 @@ def _check_graph(model: Any, path: Path, says: dict[str, Any]) -> None:
     outside = any(len(each.external_data) or each.data_location for each in graph.initializer)
     strange += ["numbers in other files"] if outside else []
     strange += ["values in attributes" for each in graph.node for one in each.attribute if one.type not in (1, 2, 3, 7)]
+    read = [each.dim_value for each in graph.input[0].type.tensor_type.shape.dim][1:] if len(graph.input) else []
+    strange += [] if read == says["input_shape"] else [f"inputs of shape {read}, not {says['input_shape']}"[:80]]
     names = [*OUTPUTS, *([COVERAGE] if says["coverage"] else [])]
     wanted = ([INPUT, EPSILON], names, DOUBLE if says["precision"] == "float64" else FLOAT)
     ends = ([each.name for each in graph.input], [each.name for each in graph.output])
@@ -215,6 +218,8 @@ def _checked(says: Any, path: Path) -> dict[str, Any]:
         raise wrong("epsilon")
     if not isinstance(shape, list) or not shape or not all(type(each) is int and 0 < each < 2**31 for each in shape):
         raise wrong("input_shape")
+    if len(shape) > MOST_SIZES or math.prod(shape) > MOST_NUMBERS:
+        raise expected(f"one input of at most {MOST_NUMBERS:,} numbers in {path}", f"one of shape {shape}"[:80])
     if says.get("class_names") is not None:
         check_names(says["class_names"] if isinstance(says["class_names"], list) else "", classes)
     if says["prefer"] not in ("smallest", "largest") or says["method"] not in ("uniform", "floating", "joint"):

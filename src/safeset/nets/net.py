@@ -152,11 +152,20 @@ class CertifiedNet(Certifying):
             network: a module of the same architecture, such as ``safeset.create_model(...)``: gets the weights.
 
         Raises:
-            SafesetError: if a file is missing or damaged, or the network has other weights by name, shape or type.
+            SafesetError: if a file is missing or damaged, or the network has other weights by name, shape or type. Then
+                the network is as it was.
         """
+        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         config = read_pretrained(Path(directory), network)
         chosen = {key: config[key] for key in ("input_shape", "guarantee", "epsilon", "class_names", "tighten")}
-        net = cls(network.eval(), **chosen)
+        modes = [(module, module.training) for module in network.modules()]
+        try:
+            net = cls(network.eval(), **chosen)
+        except BaseException:  # the network is as it was
+            network.load_state_dict(before)
+            for module, mode in modes:
+                module.training = mode
+            raise
         net.units = config["units"]
         return net
 

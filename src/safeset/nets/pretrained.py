@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from safeset.errors import expected
+from safeset.guarantees.guarantee import names_a_file
 from safeset.inputs import as_number, check_names, check_shape, is_text
 from safeset.system.files import check_folder, read_tensors, write_json, write_tensors, write_whole
 from safeset.system.provenance import weights_digest
@@ -31,7 +32,7 @@ def write_pretrained(folder: Path, weights: Mapping[str, Tensor], settings: Mapp
 
 
 def read_pretrained(folder: Path, network: nn.Module) -> dict[str, Any]:
-    """Put the weights of a folder into a network, and return its settings; nothing changes if something is wrong.
+    """Put the weights of a folder into a network, and return its settings; nothing changes if a file is wrong.
 
     Raises:
         SafesetError: if a file is missing or damaged, or the network has other weights by name, shape or type.
@@ -57,6 +58,9 @@ def _checked(config: Any, path: Path) -> dict[str, Any]:
     for key in ("guarantee", "units", "weights"):
         if not isinstance(config[key], str):
             raise expected(f"{key!r} in {path} to be a text", repr(config[key])[:80], remedy)
+    if names_a_file(config["guarantee"]):  # of this machine, which whoever wrote the configuration does not know
+        got = repr(config["guarantee"])[:80]
+        raise expected(f"affinity sets written out in {path}", got, remedy)
     if config["tighten"] is not None and not isinstance(config["tighten"], bool):
         raise expected(f"'tighten' in {path} to be true, false or null", repr(config["tighten"])[:80], remedy)
     if as_number(config["epsilon"]) is None:

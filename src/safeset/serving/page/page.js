@@ -1,6 +1,6 @@
 // The page: what is chosen and changed goes to the server, which certifies; what it says is shown.
 import { makeFields, withField, writeFields } from "./fields.js";
-import { Picture, startPainting } from "./picture.js";
+import { lengthOf, Picture, startPainting } from "./picture.js";
 import { byId, showAnswer, showChange, showNothing, showSamples } from "./show.js";
 
 const state = { about: null, picture: null, original: null, changed: null, epsilon: 0, alpha: null };
@@ -131,7 +131,7 @@ function addNoise() {
   const wanted = Number(byId("noise").value);
   const normal = () => Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
   const noise = state.original.map(normal);
-  const norm = Math.hypot(...noise);
+  const norm = lengthOf(noise);
   const scale = scales();
   const now = state.changed ?? state.original;
   change(now.map((number, place) => number + (scale[place] * wanted * noise[place]) / norm));
@@ -141,7 +141,7 @@ function addNoise() {
 function shrink() {
   if (state.changed === null) return;
   const scale = scales();
-  const norm = Math.hypot(...state.changed.map((number, place) => (number - state.original[place]) / scale[place]));
+  const norm = lengthOf(state.changed.map((number, place) => (number - state.original[place]) / scale[place]));
   const share = Math.min(1, (0.999 * state.epsilon) / norm);
   change(state.changed.map((number, place) => state.original[place] + share * (number - state.original[place])));
 }

@@ -1,5 +1,8 @@
 // Images as numbers: the canvas only shows them. What is certified is never read back from a canvas.
 
+// Their L2 norm. An image of 224 × 224 pixels has more numbers than a function can have arguments, as of Math.hypot.
+export const lengthOf = (numbers) => Math.sqrt(numbers.reduce((sum, number) => sum + number * number, 0));
+
 export class Picture {
   constructor([channels, height, width], low, high) {
     Object.assign(this, { channels, height, width, low, high, size: height * width });
