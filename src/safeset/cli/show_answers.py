@@ -7,7 +7,7 @@ from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.errors import counted, shown_rate
-from safeset.terminal.console import err, out, print_table
+from safeset.terminal.console import err, out, print_sentence, print_table
 
 RATES = {
     "VRA": "vra",
@@ -117,12 +117,14 @@ def show_certificates(records: list[dict[str, Any]]) -> int:
     body = [[*_certificate_cells(record), *[_covering(record)] * bool(covering)] for record in records]
     print_table(title, header, body, texts=len(header))
     if covering:
-        out.print(
+        print_sentence(
             f"Certified: no perturbation of L2 norm ≤ {shown_epsilon(covering[0]['epsilon'])} can change what holds of "
             "an answer. It is proved of the network, and does not say which class is true.",
+            to=out,
             style="dim",
         )
-        out.print(f"Covers: {covering[0]['words']}. It is a probability, and no certificate.", style="dim")
+        covers = f"Covers: {covering[0]['words']}. It is a probability, and no certificate."
+        print_sentence(covers, to=out, style="dim")
     return len(records) - len(good)
 
 
