@@ -241,6 +241,13 @@ def test_what_a_training_of_several_seeds_suggests(work):
         assert "runs/s3, which holds 3 seeds. Name one of them: runs/s3/seed2." in errors
 
 
+def test_what_a_training_suggests_that_kept_points_for_calibration(work):
+    output, _ = run("train --data photos/ --calibrate 0.5 --out runs/kept", work, Typed(QUICK))
+    (first,) = re.findall(r"Next: safeset (.*?), safeset certify", output)
+    assert first == "calibrate runs/kept"
+    run(first, work)
+
+
 def test_what_missing_networks_suggest(work):
     _, errors = run("figures groups-cifar100 --runs mine", work, code=1)
     (command,) = re.findall(r"safeset (reproduce .*) trains it\.", errors)

@@ -89,6 +89,15 @@ def test_numbers_mean_in_certify_what_they_meant_in_training(tmp_path):
     assert by_array["radius"] == pytest.approx(by_row["radius"])
 
 
+def test_a_table_for_a_net_of_numbers_is_not_called_an_image(tmp_path):
+    (tmp_path / "r.csv").write_text("0.1,0.2\n")
+    images(tmp_path, "p", count=1)
+    paths = [str(tmp_path / "r.csv"), str(tmp_path / "p" / "0.png")]
+    table, image = read_points(paths, input_shape=(2,), units="the units of x", stdin=None)
+    assert f"in an .npz file, but got the file {paths[0]}." in table.problem
+    assert f"in an .npz file, but got the image {paths[1]}." in image.problem
+
+
 def test_images_are_refused_where_the_net_knows_other_units(tmp_path):
     images(tmp_path, "p", count=1)
     path = str(tmp_path / "p" / "0.png")

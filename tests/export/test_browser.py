@@ -75,3 +75,43 @@ def test_the_page_certifies_as_python_does(tmp_path):
         page.fill("#epsilon", "-1")
         page.click("#certify")
         page.wait_for_function("document.getElementById('answer').textContent.startsWith('Expected ε')")
+
+
+# onnxruntime-web as far as the page asks it: what is tested is the page.
+STUB = """
+export const env = { wasm: {} };
+export class Tensor { constructor(type, data) { this.data = data; } }
+export const InferenceSession = { create: async () => ({ run: async () => ({
+  certified: { data: [1] }, core: { data: [1, 0] }, optional: { data: [0, 1] }, windows: { data: [] } }) }) };
+"""
+SAYS = {"class_names": ["cat", "dog"], "precision": "float64", "input_shape": [2], "epsilon": 0.5, "covers": "all"}
+
+
+@needs_browser
+@pytest.mark.parametrize("missing", ["node_modules", "model.json", "model.onnx", None])
+def test_the_page_says_what_lies_not_beside_it_and_fits_a_phone(tmp_path, missing):
+    shutil.copy(EXAMPLE / "index.html", tmp_path)
+    stub = tmp_path / "node_modules" / "onnxruntime-web" / "dist" / "ort.wasm.min.mjs"
+    stub.parent.mkdir(parents=True)
+    stub.write_text(STUB)
+    (tmp_path / "model.json").write_text(json.dumps(SAYS))
+    (tmp_path / "model.onnx").write_bytes(b"")
+    if missing is not None:
+        (tmp_path / missing).rename(tmp_path / "elsewhere")
+    with serving_folder(tmp_path) as address, chromium() as browser:
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        page.goto(address)
+        if missing is not None:
+            page.wait_for_function("document.getElementById('answer').textContent.startsWith('Expected ')")
+            said = page.inner_text("#answer")
+            assert said.startswith(f"Expected {missing} beside this page")
+            assert "README.md says how" in said
+            return
+        page.wait_for_selector("#certify:not([disabled])")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.fill("#x", "1, cat")
+        page.click("#certify")
+        page.wait_for_function("document.getElementById('answer').textContent.includes('1 of them not finite')")
+        page.fill("#x", "1, 2")
+        page.click("#certify")
+        page.wait_for_function("document.getElementById('answer').textContent.startsWith('{cat} (may also')")

@@ -1,6 +1,7 @@
 import copy
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -33,6 +34,12 @@ class TestEveryGuarantee:
 
     def test_text_parses_back(self, guarantee):
         assert parse(str(guarantee)) == guarantee
+
+    def test_in_words_it_is_a_sentence_without_its_text(self, guarantee):
+        names = ["cat", "dog", 'kühl ∖ "x"', "a", "b", "c", "d"]
+        words = guarantee.in_words(names)
+        assert re.search(r"stays? the|may be confused", words)
+        assert str(guarantee) not in words
 
     def test_repr_is_python(self, guarantee):
         names = {"Affinity": Affinity, "RelaxedTopK": RelaxedTopK, "Standard": Standard, "TopK": TopK}
@@ -150,3 +157,27 @@ def test_not_a_guarantee():
 def test_the_base_class_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         Guarantee()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("standard", "the best class stays the best"),
+        ("top1", "the best class stays the best"),
+        ("rt1", "the best class stays the best"),
+        ("top2", "the 2 best classes stay the 2 best, in any order"),
+        ("rt2", "the 1 or 2 best classes stay the same, in one place perhaps 1, in another 2"),
+        ("rt5", "the 1, 2, … or 5 best classes stay the same, in one place perhaps 1, in another 5"),
+        (
+            'affinity:{"sets":[["river","road"],["sea"]]}',
+            "only classes that share a set may be confused: {river, road}",
+        ),
+        ('affinity:{"sets":[["sea"]]}', "the best class stays the best"),
+        (
+            'affinity:{"sets":[["river"]],"everyone_with":["road"]}',
+            "only classes that share a set may be confused: {river, road}; {road, sea}; {road, crop}",
+        ),
+    ],
+)
+def test_in_words_people_read_names_and_no_notation(text, words):
+    assert parse(text).in_words(["river", "road", "sea", "crop"]) == words

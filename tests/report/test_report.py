@@ -14,8 +14,9 @@ from PIL import Image
 from helpers.commands import safeset
 from helpers.hostile_names import HOSTILE, TURNED
 from safeset.evaluation import evaluate
+from safeset.report import sections
 from safeset.report.charts import Axis, Line, chart
-from safeset.report.html import Html, element, printable, table
+from safeset.report.html import Html, element, escape, printable, table
 from safeset.report.observer import EACH
 from safeset.report.page import report_page
 from safeset.runs.affinity_suggestion import suggest_for_net
@@ -111,6 +112,22 @@ def test_units_and_words_stand_in_the_page(page, found):
         assert word in page
 
 
+def test_the_guarantee_is_in_words_with_names_of_classes(found):
+    run = found[0]
+    assert "the 1, 2 or 3 best classes stay the same" in sections.summary(run)
+    evaluation = {**run.evaluation, "guarantee": 'affinity:{"sets":[[0,2]]}'}
+    page = report_page([replace(run, evaluation=evaluation)])
+    named = f"may be confused: {{{escape(run.names[0])}, {escape(run.names[2])}}}"
+    assert page.count(named) == 2  # in words, and where it comes from
+    assert "[[0,2]]" not in page
+
+
+def test_epochs_are_whole_on_their_axis(found):
+    records = [{**each, "epoch": 1 + place} for place, each in enumerate(found[0].records[:3])]
+    drawn = sections.training(replace(found[0], records=records))
+    assert re.findall(r'class="middle">([^<]+)<', drawn) == ["1", "2", "3", "1", "2", "3"]
+
+
 def test_nothing_is_loaded_and_only_one_script_may_run(page, read):
     addresses = [each[name] for _, each in read.elements for name in ("src", "href", "action", "data") if name in each]
     assert addresses
@@ -200,8 +217,10 @@ def test_sets_are_proposed_from_some_points_that_are_not_shown(found, work):
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="a browser shows the page")
-def test_in_a_browser_on_a_phone_the_slider_works_and_nothing_is_too_wide(page, tmp_path):
-    (tmp_path / "report.html").write_text(page)
+def test_in_a_browser_on_a_phone_the_slider_works_and_nothing_is_too_wide(found, tmp_path):
+    long = replace(found[1].points, class_names=("HerbaceousVegetationEverywhere", "b", "PermanentlyCroppedLandHere"))
+    together = torch.full((3, 3), 2)
+    (tmp_path / "report.html").write_text(report_page([found[0], replace(found[1], points=long, together=together)]))
     (tmp_path / "phone.html").write_text(
         '<iframe id=f width=390 height=800 src=report.html></iframe><script>f.onload = () => {'
         "const w = f.contentWindow, d = w.document, said = () => d.querySelector('.answer').textContent;"
@@ -210,16 +229,20 @@ def test_in_a_browser_on_a_phone_the_slider_works_and_nothing_is_too_wide(page, 
         "for (const place of [0, slider.max, own]) { slider.value = place;"
         "slider.dispatchEvent(new Event('input', {bubbles: true})); seen.push(said()); }"
         "document.title = JSON.stringify([d.documentElement.scrollWidth <= w.innerWidth, seen[2] === before,"
-        "seen[1].includes('no certificate'), d.querySelectorAll('.cards li').length]); }</script>"
+        "seen[1].includes('no certificate'), d.querySelectorAll('.cards li').length,"
+        "[...d.querySelectorAll('#groups th')].filter((cell) => cell.scrollWidth > cell.clientWidth).length,"
+        "d.querySelectorAll('#groups th').length]); }</script>"
     )  # fmt: skip
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
     command += ["--virtual-time-budget=4000", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     done = subprocess.run(
         [*command, (tmp_path / "phone.html").as_uri()], capture_output=True, text=True, timeout=120, check=False
     )
-    found = json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1])
-    assert found[:3] == [True, True, True]
-    assert found[3] > 10
+    seen = json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1])
+    assert seen[:3] == [True, True, True]
+    assert seen[3] > 10
+    assert seen[4] == 0  # no name of a class lies over the next one
+    assert seen[5] > 8
 
 
 # -- the commands -----------------------------------------------------------------------------------------------------

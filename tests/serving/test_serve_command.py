@@ -11,7 +11,9 @@ import pytest
 
 from helpers.commands import safeset
 from helpers.served import run_path, serving
+from safeset import ArgumentError
 from safeset.data.embedded import digits
+from safeset.serving.server import bind
 
 BODY = json.dumps({"inputs": (digits().test.x[:64].double() / 255).tolist()})
 
@@ -54,6 +56,12 @@ def test_an_address_that_is_taken_is_a_message(tmp_path):
         port = other.getsockname()[1]
         _, errors = safeset("serve", run_path(), "--port", port, cwd=tmp_path, code=1)
     assert f"127.0.0.1, port {port}, but got Address already in use. Choose another --port." in errors
+
+
+@pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])  # an address of documentation: no machine has it
+def test_a_host_that_cannot_be_had_is_not_blamed_on_the_port(host):
+    with pytest.raises(ArgumentError, match=f"{host}, port 0, but got .*\\. Choose another --host"):
+        bind(host, 0)
 
 
 def test_mistakes_are_messages(tmp_path):

@@ -188,6 +188,14 @@ def test_a_command_in_a_terminal(work, case, columns):
     assert screen.rfind(HIDE) <= screen.rfind(SHOW)
 
 
+def test_what_is_covered_breaks_between_words(work):
+    screen, _ = safeset("certify", "runs/calibrated", "a.jpg", cwd=work, terminal=80)
+    lines = plain(screen).splitlines()
+    (first,) = (place for place, line in enumerate(lines) if line.startswith("Covers: "))
+    assert len(lines) > first + 1
+    assert max(map(len, lines[first:])) <= 80, screen
+
+
 # -- bars -------------------------------------------------------------------------------------------------------------
 
 

@@ -107,9 +107,10 @@ def train(
         _show_evaluation(trained, path)
         one = path / f"seed{written.seed}" if written.seeds > 1 else path  # any of several networks
         again = f" --network {network}" if network else ""
-        console.out.print(
-            f"\nThe run is {path}. Next: safeset certify {one} FILE…{again}, safeset evaluate {one} --per-class{again}"
-        )
+        steps = [f"certify {one} FILE…", f"evaluate {one} --per-class"]
+        if written.calibration:  # what was kept back is of no use before
+            steps.insert(0, f"calibrate {one}")
+        console.out.print(f"\nThe run is {path}. Next: {', '.join(f'safeset {step}{again}' for step in steps)}")
 
 
 class Stopped(SafesetError):  # noqa: N818  (no mistake)

@@ -193,10 +193,11 @@ def _points(source: str, form: _Form, stdin: BinaryIO | None) -> Iterator[Read]:
 
 
 def _for_images(form: _Form, name: str) -> _Form:
-    """Refuse an image where a net's inputs are none."""
+    """Refuse an image, and what else is no .npz file, where a net's inputs are no images."""
     shape = form.shape
     if len(shape) != 3 or shape[0] not in (1, 3) or not form.pixels:
-        raise expected(f"numbers of shape {shape} as in training, in an .npz file", f"the image {name}")
+        what = "the image" if Path(name).suffix.lower() in SUFFIXES else "the file"  # a CSV is none
+        raise expected(f"numbers of shape {shape} as in training, in an .npz file", f"{what} {name}")
     return form
 
 

@@ -67,6 +67,14 @@ class Guarantee(ABC):
     @abstractmethod
     def __str__(self) -> str: ...
 
+    def in_words(self, class_names: Sequence[str]) -> str:
+        """What is promised for the whole ball, for people, to go on after "it is proved that".
+
+        Args:
+            class_names: of all classes.
+        """
+        return f"the guarantee {self} holds"
+
     has_one_size = False  # whether every core has `largest_k` classes, so that its size says nothing
 
     def baseline(self, counts: Sequence[int]) -> int:

@@ -54,6 +54,10 @@ class Standard(Guarantee):
 
     tables = same_everywhere
 
+    def in_words(self, class_names: Sequence[str]) -> str:
+        """One class, so none is named."""
+        return "the best class stays the best"
+
     def __str__(self) -> str:
         return "standard"
 
@@ -94,6 +98,16 @@ class TopK(_UpTo):
         """Only k, everywhere."""
         return (torch.arange(1, self.k + 1, device=ranking.device) == self.k).expand_as(ranking)
 
+    def in_words(self, class_names: Sequence[str]) -> str:
+        """The number of classes.
+
+        >>> TopK(3).in_words("abcde")
+        'the 3 best classes stay the 3 best, in any order'
+        """
+        if self.k == 1:
+            return Standard().in_words(class_names)
+        return f"the {self.k} best classes stay the {self.k} best, in any order"
+
     def __str__(self) -> str:
         return f"top{self.k}"
 
@@ -111,6 +125,17 @@ class RelaxedTopK(_UpTo):
     def eligible(self, ranking: Tensor, classes: int) -> Tensor:
         """All of 1, …, K, everywhere."""
         return torch.ones_like(ranking, dtype=torch.bool)
+
+    def in_words(self, class_names: Sequence[str]) -> str:
+        """The numbers of classes that may stay.
+
+        >>> RelaxedTopK(3).in_words("abcde")
+        'the 1, 2 or 3 best classes stay the same, in one place perhaps 1, in another 3'
+        """
+        if self.k == 1:
+            return Standard().in_words(class_names)
+        counts = {2: "1", 3: "1, 2"}.get(self.k, "1, 2, …")
+        return f"the {counts} or {self.k} best classes stay the same, in one place perhaps 1, in another {self.k}"
 
     def __str__(self) -> str:
         return f"rt{self.k}"
@@ -267,6 +292,15 @@ class Affinity(Guarantee):
         table = torch.from_numpy(bits.view(np.int64)).to(device)
         self._tables[classes, table.device] = table
         self._largest[classes] = max(map(len, sets))
+
+    def in_words(self, class_names: Sequence[str]) -> str:
+        """The sets, by name, as far as they are few.
+
+        >>> Affinity([[0, 2]]).in_words(["cat", "cow", "dog"])
+        'only classes that share a set may be confused: {cat, dog}'
+        """
+        sets = affinity.in_words(self.bind(class_names).sets, class_names)
+        return f"only classes that share a set may be confused: {sets}" if sets else Standard().in_words(class_names)
 
     def __str__(self) -> str:
         description: dict[str, Any] = {"sets": self.sets} if self.sets else {}

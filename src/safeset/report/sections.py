@@ -4,6 +4,7 @@ from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.errors import counted, shown_rate
+from safeset.guarantees.guarantee import parse
 from safeset.report.charts import Axis, Line, chart
 from safeset.report.findings import Findings
 from safeset.report.html import Html, element, join, table
@@ -61,9 +62,9 @@ def summary(found: Findings) -> Html:
     kind = evaluation["split"]
     sentences = [
         f"A classifier of {found.points.name} into {counted(len(found.names), 'class', 'classes')}, looked at on "
-        f"{counted(evaluation['points'], f'{kind} point')}. Its answer to an input is a set of classes "
-        f"({shorten(evaluation['guarantee'])}). Where it has a certificate, no change of the input up to {epsilon} can "
-        "break what it promises.",
+        f"{counted(evaluation['points'], f'{kind} point')}. Its answer to an input is a set of classes. Where it has a "
+        f"certificate, it is proved that for every change of the input up to {epsilon} "
+        f"{parse(evaluation['guarantee']).in_words(found.names)} ({shorten(evaluation['guarantee'], 0)}).",
         f"{percent(1 - row['rejection_rate'])} of the points have a certificate at that ε, "
         f"{percent(row['rejection_rate'])} have no certificate (method {row['method']}). {percent(row['vra'])} are "
         "certified with the true class in the core of the largest answer (VRA).",
@@ -166,7 +167,7 @@ def training(found: Findings) -> Html:
         return element("p", "No curves: fewer than two epochs were recorded.", class_="dim")
     records = whole[:: max(1, len(whole) // EPOCHS)]
     epochs = [float(each["epoch"]) for each in records]
-    across = Axis("epoch", lambda value: f"{value:g}")
+    across = Axis("epoch", lambda value: f"{value:g}", whole=True)
     shares = [Line(title, epochs, [_known(each.get(name)) for each in records]) for title, name in OF_TRAINING.items()]
     on = whole[-1].get("on", "training")
     return element(
@@ -210,7 +211,7 @@ def provenance(found: Findings) -> Html:
         "digest of the weights": evaluation["weights"],
         "network": found.recipe.network or found.recipe.model,
         "seed": evaluation["seed"],
-        "guarantee": shorten(evaluation["guarantee"]),
+        "guarantee": f"{shorten(evaluation['guarantee'], 0)}: {parse(evaluation['guarantee']).in_words(found.names)}",
         "trained for": f"ε = {shown_epsilon(found.epsilon)} ({found.units})",
         "the proof is about": found.covers,
         "bounds by": ", ".join(evaluation["bound_method"]),

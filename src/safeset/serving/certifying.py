@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from safeset.data.points import Point, read_contents
-from safeset.errors import expected, nearest
+from safeset.errors import ArgumentError, expected, nearest
 from safeset.serving.guard import Limits
 from safeset.serving.images import check_together, too_many_pixels
 from safeset.serving.metrics import Metrics
@@ -75,7 +75,10 @@ def _from_json(body: bytes, service: Service) -> tuple[list[Point], Question]:
             raise expected(f"{name!r} as a text", repr(options[name])[:80])
     array = as_numbers(asked["inputs"], "`inputs`")
     question = _question(service, len(array), options)
-    return _read([("inputs", array)], service), question
+    points = _read([("inputs", array)], service)
+    if points[0].name == "inputs":  # not one of them, which are numbered, but all: their shape, for example
+        raise ArgumentError(points[0].problem)
+    return points, question
 
 
 async def _contents(form: FormData) -> tuple[list[tuple[str, bytes]], dict[str, Any]]:

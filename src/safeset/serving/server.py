@@ -1,6 +1,7 @@
 """A server that listens, until it is told to stop; then it answers what it has taken."""
 
 import contextlib
+import errno
 import signal
 import socket
 import threading
@@ -71,6 +72,7 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         ArgumentError: if it cannot be had.
     """
+    found = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # asyncio switches off Nagle's algorithm, which costs an answer 40 ms, only where a socket names its protocol.
@@ -78,8 +80,12 @@ def bind(host: str, port: int) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
     except (OSError, OverflowError) as error:
+        if found is not None:
+            found.close()
         reason = getattr(error, "strerror", None) or str(error)
-        raise expected(f"an address to listen at: {host}, port {port}", reason, "Choose another --port.") from None
+        of_host = isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
+        remedy = f"Choose another {'--host' if of_host else '--port'}."
+        raise expected(f"an address to listen at: {host}, port {port}", reason, remedy) from None
     return found
 
 

@@ -94,3 +94,5 @@ def test_what_is_known_of_the_network(ask, digits):
     about = ask("page/about")[1]
     assert (about["name"], about["kind"], about["shape"], about["alpha"]) == ("digits", "image", [1, 8, 8], 0.1)
     assert about["units"] == "L2, pixels in [0, 1]"
+    promised = digits.net.guarantee.in_words(list(map(str, range(10))))
+    assert about["guarantee"] == f"{str(digits.net.guarantee).partition(':')[0]}: {promised}"

@@ -228,8 +228,8 @@ function showAbout(about) {
   state.about = about;
   document.title = `safeset: ${about.name}`;
   byId("title").textContent = about.name;
-  byId("about").textContent = `${about.classes} classes, guarantee ${about.guarantee}, trained for ε = ` +
-    `${about.epsilon_text} (${about.units}).`;
+  byId("about").textContent = `${about.classes} classes, trained for ε = ${about.epsilon_text} (${about.units}). ` +
+    `Guarantee ${about.guarantee}.`;
   byId("units").textContent = about.units;
   byId("foot").textContent = `safeset ${about.version}, weights ${about.weights.slice(0, 16)}. Programs ask POST /certify.`;
   const slider = byId("epsilon");

@@ -75,11 +75,12 @@ class Shown:
     def about(self) -> dict[str, Any]:
         """The net in a few words, and what the page's controls are."""
         net, form, coverage = self.net, self.form, self.coverage
+        promised = net.guarantee.in_words(net.class_names or tuple(map(str, range(net.classes))))
         farthest = FARTHEST * net.epsilon or 1.0
         return {
             "name": printable(self.name),
             "version": __version__,
-            "guarantee": printable(shorten(str(net.guarantee))),
+            "guarantee": printable(f"{shorten(str(net.guarantee), 0)}: {promised}"),
             "classes": net.classes,
             "epsilon": net.epsilon,
             "epsilon_text": shown_epsilon(net.epsilon),
