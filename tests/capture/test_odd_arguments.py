@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from helpers.onnx_files import model, node, save
+from helpers.onnx_files import model, node, runtime, save
 from safeset import CertifiedNet, UnsupportedLayerError
 from safeset.capture.from_onnx import read_onnx
 
@@ -126,6 +126,33 @@ def test_whether_the_size_of_a_batch_is_even_is_nothing_for_a_file_to_compute_wi
     ]
     with pytest.raises(UnsupportedLayerError, match="size of the batch"):
         read_onnx(save(model(nodes, (5,), batch="n", constants=constants), tmp_path))
+
+
+def test_a_power_of_an_integer_is_an_integer_in_a_file(tmp_path: Path) -> None:
+    """Once 9 ** 0.4 was 2.41 there, and it is 2."""
+    nodes = [
+        node("Pow", "base", "exponent", outputs=("power",)),
+        node("Cast", "power", outputs=("number",), to=11),
+        node("Mul", "x", "number"),
+    ]
+    for exponent in (np.array([0.4, 1.5]), np.array([2, 3])):
+        constants = {"base": np.array([9, 2]), "exponent": exponent}
+        path, x = save(model(nodes, (2,), constants=constants), tmp_path), np.random.default_rng(0).normal(size=(4, 2))
+        np.testing.assert_array_equal(read_onnx(path).run(torch.tensor(x)).numpy(), runtime(path)(x))
+    cut_off = {"base": np.array([9, 2]), "exponent": np.array([400.0, 1.0])}
+    with pytest.raises(UnsupportedLayerError, match="no integer"):
+        read_onnx(save(model(nodes, (2,), constants=cut_off), tmp_path))
+
+
+def test_integers_that_would_wrap_around_are_refused_in_a_file(tmp_path: Path) -> None:
+    nodes = [
+        node("Mul", "one", "two", outputs=("product",)),
+        node("Cast", "product", outputs=("number",), to=11),
+        node("Mul", "x", "number"),
+    ]
+    constants = {"one": np.array([100000, 2], dtype=np.int32), "two": np.array([100000, 3], dtype=np.int32)}
+    with pytest.raises(UnsupportedLayerError, match="beyond int32"):
+        read_onnx(save(model(nodes, (2,), constants=constants), tmp_path))
 
 
 def _written(x: Tensor, dtype: torch.dtype) -> Tensor:
