@@ -38,7 +38,7 @@ def let_inactive_dropout_share(graph: fx.Graph) -> None:
 
 def check_types(node: fx.Node, found: Any) -> None:
     """Refuse values that are rounded to another type, as by writing into zeros of float32."""
-    given = node.meta.get("val")
+    given: Any = node.meta.get("val")
     pairs = zip(found, given, strict=False) if isinstance(found, list | tuple) else [(found, given)]
     for value, described in pairs:
         if isinstance(value, View | Squares) and isinstance(described, Tensor) and described.dtype != torch.float64:
