@@ -29,6 +29,8 @@ STRUCTURE = frozenset(
 # What is proved is float64: a value that is cast to something coarser would be another one.
 CASTS = frozenset({"_to_copy", "to", "type_as", "double", "float", "half", "bfloat16"})
 NOTHING = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout"})
+# To these the size of a batch can be nothing but an axis's own.
+SHAPING = frozenset({"view", "reshape", "_reshape_alias", "_unsafe_view", "expand", "unflatten"})
 # What torch.export writes down about shapes, which are known here.
 SILENT = frozenset(
     {
@@ -47,10 +49,10 @@ def name_of(target: Any) -> str:
 
 
 def computes_with_batch(graph: fx.Graph) -> bool:
-    """Whether the size of a batch is used for more than the shapes of values."""
+    """Whether the size of a batch is used for more than the shapes of values, such as how far they are rolled."""
     sizes = (node for node in graph.nodes if str(node.target) == "aten.sym_size.int")
     users = (user for node in sizes for user in node.users if user.op == "call_function")
-    return any(name_of(user.target) not in STRUCTURE | SILENT for user in users)
+    return any(name_of(user.target) not in SHAPING | SILENT for user in users)
 
 
 def bound_arguments(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -89,7 +91,7 @@ def handle(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str
     if kind in PLACING:
         return placed(graph, target, args, kwargs, name)
     if kind in FILLING:
-        return filled(kind, args)
+        return filled(kind, args, kwargs)
     if kind in STRUCTURE:
         return _moved(graph, target, args, kwargs, name)
     if kind in HANDLERS:

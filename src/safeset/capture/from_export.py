@@ -12,10 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from safeset.capture.aten import computes_with_batch, handle, name_of
-from safeset.capture.aten_handlers import HANDLERS
+from safeset.capture.aten import computes_with_batch, handle
 from safeset.capture.aten_refusals import REFUSED
 from safeset.capture.comparison import DEPENDS, ONE_TENSOR
+from safeset.capture.exported_nodes import (
+    NOT_PLAIN,
+    check_numbers,
+    check_types,
+    is_plain,
+    let_inactive_dropout_share,
+)
 from safeset.capture.expressions import FIXED, Absent, Squares
 from safeset.capture.factors import Factors
 from safeset.capture.graph import POINTS, Graph, View
@@ -77,6 +83,7 @@ def export(network: nn.Module, input_shape: Shape) -> Exported:
     with without_modes(), torch.no_grad(), _quietly():
         try:
             whole = torch.export.export(network, (example,), dynamic_shapes=({0: batch},), strict=False)
+            let_inactive_dropout_share(whole.graph)
             roots = roots_of_writes(whole.graph)
             is_rewritten = roots is None
             if roots is None:
@@ -100,7 +107,7 @@ def program_of_export(exported: Exported, network: nn.Module, input_shape: Shape
     """The program of an exported network, with the weights that it has now; it ends in a linear head."""
     found, *others = (
         _Reading(exported, network, Graph(input_shape, _device(network), points)).program()
-        for points in ((POINTS, POINTS + 2) if computes_with_batch(exported.graph) else (POINTS,))
+        for points in ((POINTS, POINTS + 1) if computes_with_batch(exported.graph) else (POINTS,))
     )
     if not all(found.equals(other) for other in others):
         raise UnsupportedLayerError(DEPENDS)
@@ -149,6 +156,8 @@ class _Reading:
 
     def _computed(self, values: Mapping[fx.Node, Any], node: fx.Node, layer: "_Layer | None") -> Any:
         """What one operation gives, in a layer that has a rule or outside: of constants a constant, of views a view."""
+        if not is_plain(node):
+            raise self._refusal(node, UnsupportedLayerError(NOT_PLAIN))
         given: Any = fx.map_arg((node.args, node.kwargs), values.__getitem__)
         args, kwargs = tuple(given[0]), dict(given[1])
         target: Any = node.target
@@ -164,10 +173,11 @@ class _Reading:
             with torch.no_grad():
                 return target(*args, **kwargs)
         try:
-            _check_numbers(node)
+            check_numbers(node)
             before = len(self.graph.nodes)
             found = handle(self.graph, target, args, kwargs, operation_name(node) if layer is None else layer.name)
             self.factors.made(node, self.graph.nodes[before:])
+            check_types(node, found)
             return found
         except Exception as error:  # whatever torch says of shapes that do not fit
             raise self._refusal(node, error) from None
@@ -287,15 +297,6 @@ def _depends(*values: Any) -> bool:
         elif isinstance(value, View | Squares | Signs | Absent):
             return True
     return False
-
-
-def _check_numbers(node: fx.Node) -> None:
-    """Refuse to compute with the size of the batch: views have one of their own."""
-    kinds = (torch.SymInt, torch.SymFloat)
-    if name_of(node.target) in HANDLERS and any(
-        isinstance(each.meta.get("val"), kinds) for each in node.all_input_nodes
-    ):
-        raise UnsupportedLayerError("numbers must not depend on the size of the batch")
 
 
 def _described(found: Any) -> str:

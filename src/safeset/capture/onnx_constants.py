@@ -1,6 +1,6 @@
 """Operations of ONNX on constants alone: shapes and numbers that a file computes, known once its input's shape is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -21,6 +21,7 @@ def _constant(call: Call) -> Tensor:
     return torch.tensor(found, dtype=torch.float64 if "float" in names[0] else torch.int64)
 
 
+INT32 = torch.iinfo(torch.int32)
 _VALUES = ("value", "value_float", "value_int", "value_floats", "value_ints")
 
 
@@ -51,17 +52,39 @@ def _of_two(compute: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Call], Ten
     def handler(call: Call) -> Tensor:
         values = [_given(call, place) for place in range(len(call.inputs))]
         call.frame.spend(torch.broadcast_shapes(*(value.shape for value in values)))  # type: ignore[no-untyped-call]
-        return reduce(compute, values)
+        return _not_wrapped(reduce(compute, values), values)
 
     return handler
 
 
 def _of_one(compute: Callable[[Tensor], Tensor]) -> Callable[[Call], Tensor]:
-    return lambda call: compute(_given(call, 0))
+    return lambda call: _not_wrapped(compute(_given(call, 0)), [_given(call, 0)])
+
+
+def _not_wrapped(found: Tensor, given: Sequence[Tensor]) -> Tensor:
+    """Refuse integers that int32 does not have, of integers that it has: in a file of int32 they wrap around."""
+    exact = not (found.is_floating_point() or found.dtype == torch.bool)
+    if exact and not _has(INT32, found) and all(_has(INT32, each) for each in given):
+        raise UnsupportedLayerError("integers that grow beyond int32")
+    return found
+
+
+def _has(limits: torch.iinfo, numbers: Tensor) -> bool:
+    return bool(((numbers >= limits.min) & (numbers <= limits.max)).all())
 
 
 def _quotient(x: Tensor, y: Tensor) -> Tensor:
     return x / y if x.is_floating_point() or y.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
+
+
+def _power(x: Tensor, y: Tensor) -> Tensor:
+    """Of the type of what is raised: of an integer an integer, cut off."""
+    found = torch.pow(x.double(), y.double())
+    if x.is_floating_point():
+        return found
+    if not bool((found.abs() < 2.0**53).all()):
+        raise UnsupportedLayerError("a power that is no integer of float64")
+    return found.to(torch.int64)
 
 
 def _product(call: Call) -> Tensor:
@@ -104,7 +127,7 @@ CONSTANTS: dict[str, Callable[[Call], Any]] = {
     "Max": _of_two(torch.maximum),
     "Min": _of_two(torch.minimum),
     "Sum": _of_two(torch.add),
-    "Pow": _of_two(torch.pow),
+    "Pow": _of_two(_power),
     "Equal": _of_two(torch.eq),
     "Greater": _of_two(torch.gt),
     "Less": _of_two(torch.lt),

@@ -50,10 +50,10 @@ def placed(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: Mapping[str
     return ex.added(graph, found, constant[0], name)
 
 
-def filled(kind: str, args: tuple[Any, ...]) -> Tensor:
-    """A constant in the shape of a value, or of a shape that is given."""
+def filled(kind: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """A constant in the shape of a value, or of a shape that is given, and of a type."""
     value, *others = args
-    return FILLING[kind](value.places, *others)
+    return FILLING[kind](value.places, *others, dtype=kwargs.get("dtype"))
 
 
 def _as_tensor(value: Any) -> Any:
