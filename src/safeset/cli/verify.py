@@ -52,9 +52,9 @@ def verify(
         console.print_line(text)
         if witness is not None:
             write_whole(witness, f"{verdict.answer}\n{text}\n")
-    console.err.print(verdict.reason)
+    console.print_sentence(verdict.reason)
     if verdict.answer != "unknown" and model.suffix.lower() == ".onnx":
-        console.err.print(COVERED, style="dim")
+        console.print_sentence(COVERED, "dim")
 
 
 def _given(files: list[Path], networks: list[str]) -> tuple[Path, Path, str | None]:

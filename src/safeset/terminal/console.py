@@ -77,9 +77,9 @@ def print_line(text: str) -> None:
         out.on_broken_pipe()
 
 
-def print_sentence(text: str) -> None:
+def print_sentence(text: str, style: str | None = None) -> None:
     """Print words to standard error, on a terminal whole words in each line; commands are left whole, to be copied."""
-    err.print("\n".join(fold(text, err.width)) if err.is_terminal else text)
+    err.print("\n".join(fold(text, err.width)) if err.is_terminal else text, style=style)
 
 
 def print_table(title: str, header: list[str], rows: Iterable[list[str]], *, texts: int = 1) -> None:
