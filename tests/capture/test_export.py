@@ -97,12 +97,21 @@ REFUSED = {
         "layer norm has no global Lipschitz constant.*Use batch norm",
     ),
     "group norm": (lambda x: functional.group_norm(x, 2), "a norm over the data"),
+    "norm by hand": (lambda x: (x - x.mean(1, keepdim=True)) / x.var(1, keepdim=True).sqrt(), "Use batch norm"),
+    "spread": (lambda x: x / x.std(1, keepdim=True), "Use batch norm"),
     "softmax": (lambda x: torch.softmax(x, 1), "leave it out"),
     "attention": (
         lambda x: functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0],
         "attention",
     ),
     "product": (lambda x: x * x.flip(1), "a product of two values"),
+    "gate": (lambda x: functional.glu(torch.cat([x, x], dim=1)), "a product of two values.*gates"),
+    "recurrence": (
+        lambda x: torch.rnn_tanh(
+            x[:, None], torch.zeros(1, x.shape[0], 8), [torch.eye(8), torch.eye(8)], False, 1, 0.0, False, False, True
+        )[0][:, 0],
+        "use convolutions",
+    ),
     "square": (lambda x: x * x, "a square"),
     "quotient": (functional.normalize, "a quotient"),
     "choice": (lambda x: torch.where(x > 0, x, -x), "jumps"),

@@ -1,6 +1,7 @@
 """Commands on an ONNX file instead of a run: the same answers, and nothing written that nobody asked for."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -41,6 +42,13 @@ def test_certify_answers_as_the_library_does(work):
     assert files(work) == before
 
 
+def test_what_is_covered_is_whole_words_on_a_terminal(work):
+    given = ("certify", "model.onnx", "points.npz", "--epsilon", "0.01")
+    shown, _ = safeset(*given, cwd=work, terminal=80)
+    lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown).splitlines()
+    assert "Covered: the file's network in exact arithmetic, and as safeset runs it in" in lines
+
+
 def test_another_guarantee_and_a_table(work):
     output, _ = safeset("certify", "model.onnx", "points.npz", "--epsilon", "0.01", "--guarantee", "rt2", cwd=work)
     assert "rt2, joint" in output
@@ -79,6 +87,10 @@ def test_evaluate_and_audit_write_only_where_they_are_told(work):
         (("audit", "model.onnx", "--epsilon", "1"), "--data"),
         (("evaluate", "model.onnx", "--data", "few.npz", "--epsilon", "1"), "to test in few.npz, but got none among 3"),
         (("audit", ".", "--epsilon", "1"), "for an .onnx file alone"),
+        (
+            ("certify", "points.npz", "model.onnx", "--epsilon", "1"),
+            "the file points.npz. It comes first",
+        ),
         (("evaluate", "model.onnx", "--data", "labelled.npz", "--epsilon", "1", "--out", "model.onnx"), "to be read"),
     ],
 )

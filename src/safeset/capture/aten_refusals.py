@@ -4,6 +4,10 @@ from collections.abc import Mapping
 
 SQUARES = "a square has no Lipschitz constant, unless its sum is under a root"
 _NO_CONSTANT = "has no global Lipschitz constant"
+GATES = (
+    "a product of two values that both depend on the input, as in gates and squeeze-and-excitation, has no Lipschitz "
+    "constant; products with constants, x·sigmoid(x) and GELU have one"
+)
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         ("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"),
@@ -14,6 +18,11 @@ REFUSED: Mapping[str, str] = {
         ("group_norm", "native_group_norm", "instance_norm"),
         f"a norm over the data of each input {_NO_CONSTANT}. Use batch norm, whose statistics are constants in "
         "evaluation",
+    ),
+    **dict.fromkeys(
+        ("var", "var_mean", "std", "std_mean"),
+        f"what is divided by the spread of an input's own data, as in a norm written by hand, {_NO_CONSTANT}. Use "
+        "batch norm, whose statistics are constants in evaluation",
     ),
     **dict.fromkeys(
         (
@@ -32,6 +41,8 @@ REFUSED: Mapping[str, str] = {
         "softmax inside a network is not supported. At the end, leave it out: the network must give plain logits, and "
         "softmax keeps their order",
     ),
+    "glu": GATES,
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "recurrent layers are not supported: use convolutions"),
     "sqrt": "a root is infinitely steep at 0, unless it is that of a sum of squares",
     "pow": "a power other than a square under a root is arbitrarily steep",
     "exp": f"exp {_NO_CONSTANT}",

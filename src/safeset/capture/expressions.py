@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from safeset.capture.aten_refusals import GATES
 from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
 from safeset.program.activations import Sigmoid, SiLU
@@ -125,10 +126,7 @@ def _product(graph: Graph, x: View, y: View, name: str) -> View:
         gelu = _gelu(graph, value, factor, name)
         if gelu is not None:
             return gelu
-    raise UnsupportedLayerError(
-        "a product of two values that both depend on the input, as in gates and squeeze-and-excitation, has no "
-        "Lipschitz constant; products with constants, x·sigmoid(x) and GELU have one"
-    )
+    raise UnsupportedLayerError(GATES)
 
 
 def _gelu(graph: Graph, value: View, factor: View, name: str) -> View | None:

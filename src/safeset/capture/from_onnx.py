@@ -14,6 +14,7 @@ from safeset.capture.from_export import with_head
 from safeset.capture.graph import POINTS, Graph, View
 from safeset.capture.onnx_broadcast import check_shape
 from safeset.capture.onnx_call import Call, Frame
+from safeset.capture.onnx_choices import CHOICES
 from safeset.capture.onnx_constants import CONSTANTS
 from safeset.capture.onnx_file import OPSETS, Dimension, File, FileNode, read_file, shown
 from safeset.capture.onnx_operations import HANDLERS
@@ -23,7 +24,8 @@ from safeset.errors import SafesetError, UnsupportedLayerError, expected
 from safeset.numerics.strict import strict_arithmetic, without_modes
 from safeset.program.program import Program
 
-OPERATORS = frozenset(HANDLERS) | frozenset(SHAPES) | {"Constant", "ConstantOfShape"}
+# Choices are read only as torch writes softplus, so they are not among what other programs are told.
+OPERATORS = (frozenset(HANDLERS) - frozenset(CHOICES)) | frozenset(SHAPES) | {"Constant", "ConstantOfShape"}
 MOST_INPUTS = 2**24  # entries of one point
 MOST_POINTS = 64  # of a batch of a fixed size: entries of all of them are followed
 __all__ = ["OPERATORS", "OPSETS", "read_onnx"]

@@ -11,6 +11,7 @@ from safeset.capture import expressions as ex
 from safeset.capture.expressions import Squares, Value
 from safeset.capture.graph import View
 from safeset.capture.onnx_call import Call
+from safeset.capture.onnx_choices import CHOICES
 from safeset.capture.onnx_images import IMAGES
 from safeset.errors import UnsupportedLayerError
 from safeset.program.activations import ELU, GELU, Mish, Sigmoid, Softplus, Tanh
@@ -293,4 +294,5 @@ HANDLERS: dict[str, Handler] = {
     "Erf": _pointwise(lambda call: Erf()),
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _pointwise(lambda call: Hardswish()),
+    **CHOICES,
 }

@@ -22,7 +22,7 @@ REFUSED: Mapping[str, str] = {
     "Log": ATEN["log"],
     "Reciprocal": ATEN["reciprocal"],
     "ConvTranspose": _TURNED,
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), "recurrent layers are not supported: use convolutions"),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), ATEN["gru"]),
     **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), _INSIDE),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), _QUANTISED),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"), _QUANTISED),

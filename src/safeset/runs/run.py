@@ -174,11 +174,12 @@ class Run:
             SafesetError: if there is no run, or its affinity sets are in another file.
         """
         if not self.recipe.is_file():
-            raise expected(
-                "the directory of a run",
-                f"{self.path}, which has no recipe.toml",
-                "safeset train makes one, and safeset models lists those that come with safeset.",
-            )
+            got = f"{self.path}, which has no recipe.toml"
+            remedy = "safeset train makes one, and safeset models lists those that come with safeset."
+            if self.path.is_file():
+                got = f"the file {self.path}"
+                remedy = f"It comes first, before data. certify, evaluate and audit also take an .onnx file. {remedy}"
+            raise expected("the directory of a run", got, remedy)
         table = toml.read_table(self.recipe)
         if names_a_file(table.get("guarantee")):
             remedy = "A run is complete in itself: of what its recipe names, only the data lies outside."
