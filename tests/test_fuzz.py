@@ -34,7 +34,7 @@ from safeset.data.points import read_points
 from safeset.data.tables import read_table
 from safeset.export.file import find_exported
 from safeset.guarantees.affinity import from_description, read, read_edges
-from safeset.guarantees.guarantee import parse
+from safeset.guarantees.text import parse
 from safeset.recipes.library import assemble_recipe, find_recipe, list_recipes
 from safeset.recipes.toml import literal
 from safeset.runs.load import load

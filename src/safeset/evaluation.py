@@ -26,7 +26,8 @@ from safeset.certificates.margins import METHODS
 from safeset.certificates.promises import shown_epsilon
 from safeset.data.dataset import Progress, Split
 from safeset.errors import expected, shown_rate
-from safeset.guarantees.guarantee import Guarantee, as_guarantee
+from safeset.guarantees.guarantee import Guarantee
+from safeset.guarantees.text import as_guarantee
 from safeset.inputs import check_epsilon
 from safeset.nets.certifying import Certifying
 from safeset.numerics.threads import one_thread

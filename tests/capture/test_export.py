@@ -118,7 +118,7 @@ REFUSED = {
     "branch": (lambda x: x if x.sum() > 0 else -x, "torch.export can capture.*must not depend on values"),
     "batch": (lambda x: x + x.mean(0, keepdim=True), "each must be computed alone"),
     "batches reversed": (lambda x: x.flip(0), "points of a batch are mixed"),
-    "size of the batch": (lambda x: x / x.shape[0], "depend on the size of the batch"),
+    "size of the batch": (lambda x: x / x.shape[0], "computes with its size"),
     "length of the batch": (lambda x: x / len(x), r"write x\.shape\[0\]"),
     "random": (lambda x: x + torch.randn(8), "random"),
     "dropout": (functional.dropout, "random"),

@@ -55,9 +55,31 @@ def test_slopes_that_are_no_numbers_are_refused(slope: float) -> None:
         _net(lambda x: functional.prelu(x + 1e6, torch.full((1,), slope, dtype=torch.float64)))
 
 
-def test_the_size_of_a_batch_is_no_number_to_compute_with() -> None:
+@pytest.mark.parametrize(
+    "large_batches",
+    [
+        lambda x: x * (torch.sym_max(x.shape[0], 64) / 64),
+        lambda x: torch.roll(x, torch.sym_max(x.shape[0], 100), 1),
+        lambda x: torch.roll(x, x.shape[0] // 50, 1),
+        lambda x: torch.roll(x, (x.shape[0] - 3) * (x.shape[0] - 4) * (x.shape[0] - 1) * (x.shape[0] - 5), 1),
+        lambda x: x + torch.full((4,), x.shape[0] // 50, dtype=x.dtype),
+        lambda x: x[:, : torch.sym_max(x.shape[0] - 50, 3)].repeat(1, 2)[:, :4],
+        lambda x: torch.cat([x, x[:, 7 : x.shape[0]].sum(1, keepdim=True)], dim=1)[:, 1:],
+    ],
+)
+def test_the_size_of_a_batch_is_no_number_to_compute_with(large_batches: Callable[[Tensor], Tensor]) -> None:
+    """In small batches, which can be tried, most of them are the identity."""
     with pytest.raises(UnsupportedLayerError, match="batch"):
-        _net(lambda x: x * (torch.sym_max(x.shape[0], 64) / 64))
+        _net(large_batches)
+
+
+def test_the_size_of_a_batch_may_be_the_size_of_an_axis() -> None:
+    def shaped(x: Tensor) -> Tensor:
+        beside = torch.ones(1, 4, dtype=x.dtype).expand(x.shape[0], 4) + x.new_zeros(x.shape[0], 4)
+        return (x.relu().view(x.shape[0] * 2, 2).reshape(x.shape[0], -1) + beside).flatten(1)
+
+    net, x = _net(shaped), torch.randn(7, 3, dtype=torch.float64)
+    assert torch.allclose(net.frozen()(x), net(x).detach())
 
 
 @pytest.mark.parametrize("padding", ["SAME_UPPER", "SAME_LOWER"])

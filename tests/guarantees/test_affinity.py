@@ -7,7 +7,7 @@ import torch
 
 from safeset import Affinity, ArgumentError, Standard
 from safeset.guarantees.affinity import from_hierarchy
-from safeset.guarantees.guarantee import parse
+from safeset.guarantees.text import parse
 
 EUROSAT = [
     "annual crop",

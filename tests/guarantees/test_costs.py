@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import safeset
 from safeset import Affinity, ArgumentError, certify_logits
 from safeset.guarantees import merging
-from safeset.guarantees.guarantee import parse
 from safeset.guarantees.merging import sets_of
+from safeset.guarantees.text import parse
 from safeset.recipes.recipe import Recipe
 
 DIAGNOSES = ["benign", "unclear", "malignant"]

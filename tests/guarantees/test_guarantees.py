@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from helpers.reference import eligible_ks, ranking
 from helpers.strategies import guarantees, logits
 from safeset import Affinity, ArgumentError, RelaxedTopK, SafesetError, Standard, TopK
-from safeset.guarantees.guarantee import Guarantee, as_guarantee, parse
+from safeset.guarantees.guarantee import Guarantee
+from safeset.guarantees.text import as_guarantee, parse
 
 ALL = [
     Standard(),

@@ -11,7 +11,7 @@ from safeset.certificates.margins import METHODS
 from safeset.data.dataset import Dataset, Progress
 from safeset.errors import ArgumentError, SafesetError
 from safeset.evaluation import evaluate
-from safeset.guarantees.guarantee import as_guarantee, names_a_file
+from safeset.guarantees.text import as_guarantee, names_a_file
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.integers import OutOfTimeError
 from safeset.proofs.prove import LayerBound

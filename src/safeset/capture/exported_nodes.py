@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from safeset.capture.aten import NOTHING, name_of
-from safeset.capture.aten_handlers import HANDLERS
+from safeset.capture.aten import NOTHING, SHAPING, SILENT, name_of
+from safeset.capture.comparison import DEPENDS
 from safeset.capture.expressions import Squares
 from safeset.capture.graph import View
 from safeset.errors import UnsupportedLayerError
@@ -16,6 +16,11 @@ NOT_PLAIN = (
     "only plain operations are read: leave torch.cond, torch.vmap, torch.func, autocast and modes of gradients out of "
     "the forward"
 )
+
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SUMS = frozenset({"add", "sub", "mul", "neg"})  # of sizes: shapes of several axes in one
+# To these a size in a list is the size of an axis.
+SHAPED = SHAPING | {"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty", "repeat"}
 
 
 def is_plain(node: fx.Node) -> bool:
@@ -49,9 +54,27 @@ def check_types(node: fx.Node, found: Any) -> None:
 
 
 def check_numbers(node: fx.Node) -> None:
-    """Refuse to compute with the size of the batch: views have one of their own."""
-    kinds = (torch.SymInt, torch.SymFloat)
-    if name_of(node.target) in HANDLERS and any(
-        isinstance(each.meta.get("val"), kinds) for each in node.all_input_nodes
-    ):
-        raise UnsupportedLayerError("numbers must not depend on the size of the batch")
+    """Refuse to compute with the size of a batch: it may be nothing but an axis of a shape.
+
+    A few sizes can be tried, but not all: max(size, 100) is the same for all that are.
+    """
+    given = [each for each in node.all_input_nodes if isinstance(each.meta.get("val"), SYMBOLS)]
+    if not given or name_of(node.target) in SILENT:
+        return
+    if isinstance(node.meta.get("val"), torch.SymBool):
+        is_fine = all(_is_only_asserted(user) for user in node.users)
+    elif isinstance(node.meta.get("val"), SYMBOLS):
+        is_fine = name_of(node.target) in SUMS
+    else:
+        in_lists = {each for argument in node.args if isinstance(argument, list | tuple) for each in argument}
+        alone = {each for each in (*node.args, *node.kwargs.values()) if isinstance(each, fx.Node)}
+        is_fine = name_of(node.target) in SHAPED and in_lists.issuperset(given) and alone.isdisjoint(given)
+    if not is_fine:
+        raise UnsupportedLayerError(DEPENDS)
+
+
+def _is_only_asserted(node: fx.Node) -> bool:
+    """Whether a condition on sizes is nothing but what torch.export asserts of them."""
+    return name_of(node.target) in SILENT or (
+        isinstance(node.meta.get("val"), torch.SymBool) and all(_is_only_asserted(user) for user in node.users)
+    )

@@ -158,6 +158,10 @@ class _Reading:
         """What one operation gives, in a layer that has a rule or outside: of constants a constant, of views a view."""
         if not is_plain(node):
             raise self._refusal(node, UnsupportedLayerError(NOT_PLAIN))
+        try:
+            check_numbers(node)
+        except UnsupportedLayerError as error:
+            raise self._refusal(node, error) from None
         given: Any = fx.map_arg((node.args, node.kwargs), values.__getitem__)
         args, kwargs = tuple(given[0]), dict(given[1])
         target: Any = node.target
@@ -173,7 +177,6 @@ class _Reading:
             with torch.no_grad():
                 return target(*args, **kwargs)
         try:
-            check_numbers(node)
             before = len(self.graph.nodes)
             found = handle(self.graph, target, args, kwargs, operation_name(node) if layer is None else layer.name)
             self.factors.made(node, self.graph.nodes[before:])

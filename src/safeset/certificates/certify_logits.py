@@ -11,7 +11,8 @@ from safeset.certificates.constants import HeadConstants, Lipschitz, MatrixConst
 from safeset.certificates.margins import METHODS, best_classes
 from safeset.certificates.radii import AffineError, PairError, target_radii, window_radii
 from safeset.errors import expected, nearest
-from safeset.guarantees.guarantee import Guarantee, TopK, as_guarantee
+from safeset.guarantees.guarantee import Guarantee, TopK
+from safeset.guarantees.text import as_guarantee
 from safeset.inputs import Numbers, as_tensor, check_epsilon, check_names, check_subnormals, one_epsilon
 from safeset.numerics.strict import plainly
 from safeset.numerics.threads import few_logits, one_thread

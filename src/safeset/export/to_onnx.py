@@ -24,7 +24,8 @@ from safeset.export.covering import check_score, coverage_set
 from safeset.export.file import EPSILON, FORMAT, INPUT, KEY, Exported, digest_of
 from safeset.export.graph import IR, OPSET, Graph, Precision, Value
 from safeset.export.operations import numbers, write
-from safeset.guarantees.guarantee import Guarantee, as_guarantee
+from safeset.guarantees.guarantee import Guarantee
+from safeset.guarantees.text import as_guarantee
 from safeset.inputs import one_epsilon
 from safeset.nets.certifying import Certifying
 from safeset.numerics.directed import up

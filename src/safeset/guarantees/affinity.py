@@ -11,13 +11,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from safeset.errors import ArgumentError, counted, expected, nearest, repeated
+from safeset.errors import ArgumentError, expected, nearest, repeated
 from safeset.guarantees.costs import cheap_groups
 from safeset.system.untrusted import parse_json, parse_toml, read_text
 
 Class = int | str
 MOST_LEAVES = 5_000_000  # summed over all nodes of a hierarchy, as many as memory holds
-MOST_IN_WORDS = 8  # sets, and classes of one, that are named to people
 KEYS = ("sets", "groups", "neighbours", "hierarchy", "costs", "everyone_with")
 
 
@@ -98,23 +97,6 @@ def complete(sets: Iterable[Sequence[Class]], everyone_with: Sequence[Class], cl
         got = f"a set of all {classes} classes"
         raise expected("affinity sets that each leave out some class", got, "It would promise nothing.")
     return sorted(full)
-
-
-def in_words(sets: Iterable[Sequence[Class]], names: Sequence[str], most: int = MOST_IN_WORDS) -> str:
-    """Sets of several classes by their names; of many sets, and of large ones, only the first.
-
-    >>> in_words([(0, 1), (2,), (0, 2, 3)], ["cat", "dog", "cow", "emu"])
-    '{cat, dog}; {cat, cow, emu}'
-    >>> in_words([(0, 1, 2), (0, 3), (1, 3)], ["cat", "dog", "cow", "emu"], most=2)
-    '{cat, dog and 1 more}; {cat, emu}; and 1 more set'
-    """
-    several = [one for one in sets if len(one) > 1]
-    shown = []
-    for one in several[:most]:
-        named = ", ".join(names[int(member)] for member in one[:most])
-        shown.append(f"{{{named} and {len(one) - most} more}}" if len(one) > most else f"{{{named}}}")
-    rest = len(several) - most
-    return "; ".join([*shown, f"and {counted(rest, 'more set')}"] if rest > 0 else shown)
 
 
 def from_groups(groups: Mapping[Any, Hashable] | Sequence[Hashable]) -> list[list[Any]]:

@@ -13,7 +13,8 @@ from safeset.capture.capture import capture, check_layers
 from safeset.certificates.constants import HeadConstants
 from safeset.certificates.margins import instrument
 from safeset.errors import expected
-from safeset.guarantees.guarantee import Guarantee, as_guarantee
+from safeset.guarantees.guarantee import Guarantee
+from safeset.guarantees.text import as_guarantee
 from safeset.inputs import check_names, check_shape, one_epsilon
 from safeset.lipschitz.witness import Witness
 from safeset.nets.certifying import Certifying

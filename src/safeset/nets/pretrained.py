@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from safeset.errors import expected
-from safeset.guarantees.guarantee import names_a_file
+from safeset.guarantees.text import names_a_file
 from safeset.inputs import as_number, check_names, check_shape, is_text
 from safeset.system.files import check_folder, read_tensors, write_json, write_tensors, write_whole
 from safeset.system.provenance import weights_digest

@@ -18,7 +18,7 @@ from safeset.certificates.margins import METHODS
 from safeset.data.dataset import Dataset, Split
 from safeset.errors import SafesetError, expected
 from safeset.evaluation import POINTS_AT_ONCE, SHARES, SIZES, Metrics
-from safeset.guarantees.guarantee import parse
+from safeset.guarantees.text import parse
 from safeset.inputs import as_device
 from safeset.nets.frozen import FrozenNet
 from safeset.nets.net import CertifiedNet

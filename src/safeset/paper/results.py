@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from safeset.errors import ArgumentError, SafesetError, expected
-from safeset.guarantees.guarantee import Guarantee, parse
+from safeset.guarantees.guarantee import Guarantee
+from safeset.guarantees.text import parse
 from safeset.paper.predictions import RATES, WAYS, Answers
 from safeset.recipes.recipe import OWN_GROUPS, Recipe, absolute
 from safeset.recipes.toml import flag_text

@@ -12,7 +12,8 @@ from safeset.data.dataset import Dataset, Split
 from safeset.data.sources import SOURCES
 from safeset.errors import ArgumentError, expected
 from safeset.guarantees import affinity
-from safeset.guarantees.guarantee import Affinity, Guarantee, names_a_file, parse
+from safeset.guarantees.guarantee import Affinity, Guarantee
+from safeset.guarantees.text import names_a_file, parse
 from safeset.inputs import check_epsilon, is_text
 from safeset.models import INITIALISATIONS, check_model, list_models
 from safeset.recipes import defaults, toml

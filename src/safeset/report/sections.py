@@ -4,7 +4,7 @@ from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.errors import counted, shown_rate
-from safeset.guarantees.guarantee import parse
+from safeset.guarantees.text import parse
 from safeset.report.charts import Axis, Line, chart
 from safeset.report.findings import Findings
 from safeset.report.html import Html, element, join, table

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from safeset.errors import ArgumentError, SafesetError, expected
-from safeset.guarantees.guarantee import names_a_file
+from safeset.guarantees.text import names_a_file
 from safeset.nets.net import CertifiedNet
 from safeset.recipes import toml
 from safeset.recipes.recipe import FittedRecipe, Recipe

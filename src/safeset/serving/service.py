@@ -15,7 +15,8 @@ from safeset.certificates.certify_logits import check_method
 from safeset.certificates.promises import check_preference
 from safeset.coverage.coverage import Coverage
 from safeset.errors import expected
-from safeset.guarantees.guarantee import Guarantee, names_a_file, parse
+from safeset.guarantees.guarantee import Guarantee
+from safeset.guarantees.text import names_a_file, parse
 from safeset.inputs import check_epsilon
 from safeset.nets.certifying import POINTS_AT_ONCE
 from safeset.nets.points import Measured

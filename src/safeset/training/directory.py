@@ -9,7 +9,7 @@ from typing import Any
 from safeset.data.units import kind
 from safeset.errors import SafesetError, expected
 from safeset.evaluation import remarks
-from safeset.guarantees.guarantee import parse
+from safeset.guarantees.text import parse
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import FittedRecipe
 from safeset.recipes.toml import different_keys
