@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from onnx import helper
 from torch import Tensor, nn
 from torch.nn import functional
 
 from helpers.onnx_files import model, node, runtime, save
-from safeset import CertifiedNet, UnsupportedLayerError
+from safeset import CertifiedNet, SafesetError, UnsupportedLayerError
 from safeset.capture.from_onnx import read_onnx
 
 CONSTANT = torch.linspace(-1, 1, 4, dtype=torch.float64)
@@ -175,6 +176,10 @@ def test_integers_that_would_wrap_around_are_refused_in_a_file(tmp_path: Path) -
     constants = {"one": np.array([100000, 2], dtype=np.int32), "two": np.array([100000, 3], dtype=np.int32)}
     with pytest.raises(UnsupportedLayerError, match="beyond int32"):
         read_onnx(save(model(nodes, (2,), constants=constants), tmp_path))
+    nodes[0] = node("ReduceProd", "one", outputs=("product",))
+    constants["one"] = np.full(2, 100000, dtype=np.int32)
+    with pytest.raises(UnsupportedLayerError, match="beyond int32"):
+        read_onnx(save(model(nodes, (2,), constants=constants), tmp_path))
 
 
 def _written(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -239,3 +244,21 @@ def test_graphs_and_modes_inside_are_refused_and_leave_nothing_behind(inside: Ca
     with pytest.raises(UnsupportedLayerError, match="only plain operations are read"):
         _net(inside)
     _net(torch.relu)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16, np.uint16, np.uint32])
+def test_integers_that_wrap_around_sooner_are_not_read(kind: type, tmp_path: Path) -> None:
+    """3 − 5 is 254 in uint8."""
+    nodes = [
+        node("Sub", "one", "two", outputs=("less",)),
+        node("Cast", "less", outputs=("number",), to=11),
+        node("Mul", "x", "number"),
+    ]
+    constants = {"one": np.array([3, 2], dtype=kind), "two": np.array([5, 1], dtype=kind)}
+    with pytest.raises(SafesetError, match="int32 and int64"):
+        read_onnx(save(model(nodes, (2,), constants=constants), tmp_path))
+    number = {"number": np.array([3, 2])}
+    into = node("Cast", "number", outputs=("one",), to=helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
+    back = node("Cast", "one", outputs=("back",), to=11)
+    with pytest.raises(UnsupportedLayerError, match="a cast to type"):
+        read_onnx(save(model([into, back, node("Mul", "x", "back")], (2,), constants=number), tmp_path))

@@ -128,7 +128,7 @@ def test_padding_that_also_cuts_off_is_refused(mode, tmp_path):
     refused(model(nodes, (5,), opset=19, constants={"p": np.array([0, -2, 0, 2])}), tmp_path, "also cuts off")
 
 
-@pytest.mark.parametrize(("number", "kind"), [(300.0, 2), (-129.0, 3), (float("nan"), 7), (2.0**63, 7)])
+@pytest.mark.parametrize(("number", "kind"), [(2.0**31, 6), (float("nan"), 7), (2.0**63, 7)])
 def test_casts_that_wrap_around_are_refused(number, kind, tmp_path):
     nodes = [
         node("Cast", "c", outputs=("i",), to=kind),

@@ -90,14 +90,14 @@ def _power(x: Tensor, y: Tensor) -> Tensor:
 def _product(call: Call) -> Tensor:
     x, y = _given(call, 0), _given(call, 1)
     call.frame.spend([*x.shape[:-1], *y.shape[-1:]])
-    return x @ y
+    return _not_wrapped(x @ y, [x, y])
 
 
 def _reduced(compute: Callable[[Tensor, list[int], bool], Tensor]) -> Callable[[Call], Tensor]:
     def handler(call: Call) -> Tensor:
         x, axes = _given(call, 0), call.integers(1, "axes")
         keep, nothing = bool(call.attribute("keepdims", 1)), call.attribute("noop_with_empty_axes", 0)
-        return x if not axes and nothing else compute(x, axes or list(range(x.ndim)), keep)
+        return x if not axes and nothing else _not_wrapped(compute(x, axes or list(range(x.ndim)), keep), [x])
 
     return handler
 

@@ -23,16 +23,11 @@ LONGEST = 80  # characters of a name that are shown
 # Types of ONNX's tensors that are read: how they are stored, and where if not as raw bytes.
 _TYPES: Mapping[int, tuple[str, str]] = {
     1: ("<f4", "float_data"),
-    2: ("u1", "int32_data"),
-    3: ("i1", "int32_data"),
-    4: ("<u2", "int32_data"),
-    5: ("<i2", "int32_data"),
     6: ("<i4", "int32_data"),
     7: ("<i8", "int64_data"),
     9: ("?", "int32_data"),
     10: ("<f2", "int32_data"),
     11: ("<f8", "double_data"),
-    12: ("<u4", "uint64_data"),
     16: ("<u2", "int32_data"),  # bfloat16: the upper half of a float32
 }
 BFLOAT16, FLOAT16 = 16, 10
@@ -179,7 +174,7 @@ class _Reading:
             raise self._wrong(
                 "numbers as constants",
                 f"type {tensor.data_type} for {what}",
-                "Texts and quantised or complex numbers are not read.",
+                "Texts, quantised and complex numbers and integers but int32 and int64 are not read.",
             )
         if tensor.HasField("segment"):
             raise self._wrong("whole tensors", f"a segment for {what}")
