@@ -36,6 +36,59 @@ def test_matrices_that_nothing_trains_are_in_the_estimate_as_proved(function):
     assert constants.scale.item() == pytest.approx(float(net.bounds().head.scale), rel=1e-5)
 
 
+UNUSUAL = {
+    "reflected": (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), (2, 5, 5)),
+    "replicated": (lambda: nn.Conv2d(2, 4, 3, 2, padding=1, padding_mode="replicate", groups=2), (2, 5, 5)),
+    "reflected row": (lambda: nn.Conv1d(2, 3, 3, padding=2, padding_mode="reflect"), (2, 7)),
+    "uneven average": (lambda: nn.AvgPool2d(2, ceil_mode=True), (2, 5, 5)),
+    "average of what is there": (lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False), (2, 5, 5)),
+    "uneven average of a row": (lambda: nn.AvgPool1d(2, ceil_mode=True), (2, 5)),
+    "overlapping roots": (lambda: nn.LPPool2d(2, 2, 1), (2, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_a_layer_with_settings_of_no_rule_is_read_in_a_plain_sequence_as_elsewhere(name):
+    torch.manual_seed(0)
+    make, shape = UNUSUAL[name]
+    layer = make()
+    layers = nn.Sequential(nn.Tanh(), layer, nn.Flatten(), nn.Linear(layer(torch.zeros(1, *shape)).numel(), 3))
+    settings = {"input_shape": shape, "guarantee": "standard", "epsilon": 0.1, "tighten": False}
+    plain = CertifiedNet(layers, **settings)
+    other = CertifiedNet(Between(layers[0], layers[1:3], layers[3].in_features), **settings)
+    other.network.head.load_state_dict(layers[3].state_dict())
+    assert float(plain.bounds().head.scale) == float(other.bounds().head.scale)
+    x = torch.rand(4, *shape)
+    assert torch.equal(plain.certify(x).radius, other.certify(x).radius)
+    torch.testing.assert_close(plain.frozen()(x).float(), layers(x))
+    constants, _ = plain.estimate({}, plain.start_vectors(), 500)
+    scale = float(torch.as_tensor(constants.scale).detach())
+    assert scale == pytest.approx(float(plain.bounds().head.scale), rel=1e-3)
+
+
+class PaddedRow(nn.Module):
+    """A convolution of rows with a padding that is no layer."""
+
+    def __init__(self, mode):
+        super().__init__()
+        self.mode, self.conv = mode, nn.Conv1d(2, 3, 3)
+
+    def forward(self, x):
+        return self.conv(functional.pad(x, (1, 2), mode=self.mode)).flatten(1)
+
+
+@pytest.mark.parametrize("mode", ["constant", "circular", "reflect"])
+def test_a_captured_convolution_of_rows_is_in_the_estimate_as_proved(mode):
+    torch.manual_seed(0)
+    network = Between(PaddedRow(mode), torch.relu, features=21)
+    net = CertifiedNet(network, input_shape=(2, 6), guarantee="standard", epsilon=0.1, tighten=False)
+    constants, vectors = net.estimate({}, net.start_vectors(), 500)
+    assert constants.scale.item() == pytest.approx(float(net.bounds().head.scale), rel=1e-3)
+    constants.scale.backward()
+    assert net.network.first.conv.weight.grad.norm() > 0
+    assert vectors
+
+
 class OwnHead(nn.Module):
     """A head whose weights belong to no layer."""
 

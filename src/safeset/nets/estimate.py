@@ -1,7 +1,7 @@
 """Lipschitz constants of a whole network for losses: power methods, with gradient. They prove nothing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 
@@ -15,10 +15,12 @@ from safeset.errors import UnsupportedLayerError, expected, nearest
 from safeset.program.from_modules import is_plain, layer_names
 from safeset.program.joining import Join
 from safeset.program.linear import ChannelAffine, Linear
+from safeset.program.operation import Operation, Shape
 from safeset.program.program import INPUT, Place, Program
-from safeset.program.registry import has_rule
-from safeset.program.rules import rule_of, training_rule
-from safeset.program.sliding import Sliding
+from safeset.program.registry import has_rule, plain_type
+from safeset.program.rules import training_rule
+from safeset.program.sliding import Conv2d, Sliding
+from safeset.program.torch_images import estimate_convolution
 from safeset.system.streams import side_by_side
 
 Vectors = Mapping[str, Tensor]
@@ -33,12 +35,15 @@ class Part:
         layer: the name of the module that it is, if that has a rule; it trains.
         factor: the Lipschitz constant of what is no module and has no weights.
         weight: the parameter outside of layers that it multiplies with; it trains too.
+        convolution: as what the layer was captured, if it is one of torch's convolutions; without its weights. The
+            layer's own padding may have been captured before it, and a signal as an image of one row.
     """
 
     place: Place
     layer: str | None
     factor: float | None
     weight: str | None = None
+    convolution: Conv2d | None = None
 
 
 def parts_of(network: nn.Module, program: Program, weights: Mapping[str, str]) -> tuple[Part, ...]:
@@ -49,12 +54,16 @@ def parts_of(network: nn.Module, program: Program, weights: Mapping[str, str]) -
         program: what it computes.
         weights: the names of parameters outside of layers that nodes multiply with, `COMPUTED` where it is of several.
     """
-    modules, parts = dict(network.named_modules(remove_duplicate=False)), []
+    modules, plain, parts = dict(network.named_modules(remove_duplicate=False)), is_plain(network), []
     for node in program.nodes:
         name = node.name.partition("@")[0]  # a layer that is called twice is two nodes
-        module = modules.get(name)
-        if module is not None and node.place.is_layer and has_rule(module):
+        module = modules.get(name) if node.place.is_layer else None
+        if module is not None and not has_rule(module):
+            module = None
+        if module is not None and plain:
             parts.append(Part(node.place, name, None))
+        elif module is not None and not _is_empty(module):
+            parts.append(Part(node.place, name, None, convolution=_without_weights(module, node.operation)))
         elif node.name in weights:
             parts.append(Part(node.place, None, None, weights[node.name]))
         else:
@@ -65,6 +74,18 @@ def parts_of(network: nn.Module, program: Program, weights: Mapping[str, str]) -
     return tuple(parts)
 
 
+def _is_empty(layer: nn.Module) -> bool:
+    """Whether it has neither parameters nor buffers: then the operation that it was captured as is all of it."""
+    return not [*layer.parameters(), *layer.buffers()]
+
+
+def _without_weights(layer: nn.Module, operation: Operation) -> Conv2d | None:
+    """What one of torch's convolutions was captured as; None for other layers."""
+    if plain_type(layer) not in (nn.Conv1d, nn.Conv2d) or not isinstance(operation, Conv2d):
+        return None
+    return replace(operation, weight=operation.weight.to("meta"), bias=None)
+
+
 def start_vectors(network: nn.Module, parts: Sequence[Part], seed: int) -> dict[str, Tensor]:
     """Random unit vectors, one for each layer before the head that needs one, by name."""
     generator, vectors = torch.Generator().manual_seed(seed), {}
@@ -73,11 +94,18 @@ def start_vectors(network: nn.Module, parts: Sequence[Part], seed: int) -> dict[
         if part.layer is None:
             continue
         layer = network.get_submodule(part.layer)
-        shape = rule_of(layer, part.layer).vector_shape(layer, part.place.shape)
+        shape = _vector_shape(part, layer)
         if shape is not None:
             vector = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
             vectors[part.place.name] = (vector / vector.norm()).to(example)
     return vectors
+
+
+def _vector_shape(part: Part, layer: nn.Module) -> Shape | None:
+    """Shape of the vector that the estimate of a layer keeps between batches."""
+    if part.convolution is not None:
+        return part.place.shape
+    return training_rule(layer, part.layer or "").vector_shape(layer, part.place.shape)
 
 
 def estimate(
@@ -151,11 +179,16 @@ class _Estimate(nn.Module):
                 raise _only_certified(place, part.weight)
             return part.factor
         layer = self.network.get_submodule(part.layer)
-        rule, vector = training_rule(layer, part.layer), vectors.get(place.name)
-        if vector is None and rule.vector_shape(layer, place.shape) is not None:
+        vector = vectors.get(place.name)
+        if vector is None and _vector_shape(part, layer) is not None:
             remedy = "Start with those of net.start_vectors()."
             raise expected(f"a vector for the power method in layer {place.name!r}", "none", remedy)
-        factor, vector = rule.estimate(layer, place.shape, vector, iterations)
+        if part.convolution is not None:
+            weight = layer.weight.view(part.convolution.weight.shape)  # type: ignore[operator]
+            found = replace(part.convolution, weight=weight)
+            factor, vector = estimate_convolution(found, place.shape, vector, iterations)
+        else:
+            factor, vector = training_rule(layer, part.layer).estimate(layer, place.shape, vector, iterations)
         if vector is not None:
             following[place.name] = vector
         return factor

@@ -15,7 +15,7 @@ from safeset.numerics.strict import strict_arithmetic
 from safeset.program.freezing import freeze_layer, join_names, probe
 from safeset.program.operation import Operation, Shape
 from safeset.program.program import INPUT, Node, Place, Program
-from safeset.program.registry import has_rule
+from safeset.program.registry import is_taken
 from safeset.program.rules import check_untouched, rule_of
 from safeset.program.total import Sum
 
@@ -24,7 +24,7 @@ def is_plain(network: nn.Module) -> bool:
     """Whether a network is layers with rules in plain sequences: then its program can be read off its modules."""
     if type(network) is nn.Sequential:
         return all(is_plain(child) for child in network.children())
-    return is_plain(network.body) if type(network) is Residual else has_rule(network)
+    return is_plain(network.body) if type(network) is Residual else is_taken(network)
 
 
 def program_of(network: nn.Module, input_shape: Shape) -> Program:

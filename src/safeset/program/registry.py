@@ -24,6 +24,12 @@ def has_rule(layer: nn.Module) -> bool:
     return plain_type(layer) in RULES
 
 
+def is_taken(layer: nn.Module) -> bool:
+    """Whether there is a rule for a layer's exact type, and for its settings."""
+    kind = plain_type(layer)
+    return kind in RULES and RULES[kind][0].takes(layer)
+
+
 def plain_type(layer: nn.Module) -> type[nn.Module]:
     """The layer's type, or what it was before `torch.nn.utils.parametrize` made a type of its own for it."""
     kind = type(layer)

@@ -44,6 +44,10 @@ class LayerRule(ABC):
     In every method ``shape`` is that of one point that enters the layer, without the batch.
     """
 
+    def takes(self, layer: Any) -> bool:
+        """Whether this rule covers the layer's settings; with others torch.export reads its ``forward``."""
+        return True
+
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """The layer as it is certified and served: plain, in evaluation, of a type that has a rule.
 

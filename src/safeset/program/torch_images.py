@@ -17,9 +17,15 @@ from safeset.program.operation import Shape
 from safeset.program.rules import Estimate
 from safeset.program.sliding import AveragePooling, Conv2d, MaxPooling, Pair
 
+PADDINGS = ("zeros", "circular")  # whose norms are known
+
 
 class Conv2dRule(KnownRule):
     """nn.Conv2d with zeros around the image, or with its other side, any stride, dilation and groups."""
+
+    def takes(self, layer: nn.Conv2d) -> bool:
+        """Other paddings have other norms."""
+        return layer.padding_mode in PADDINGS
 
     def freeze(self, layer: nn.Conv2d, shape: Shape) -> nn.Module:
         """A plain nn.Conv2d with the weights evaluated."""
@@ -75,7 +81,7 @@ def estimate_convolution(sliding: Conv2d, shape: Shape, vector: Tensor | None, s
 
 def plain_convolution(kind: type[nn.Module], layer: Any) -> nn.Module:
     """A convolution of torch's own type, with the weights of a layer, evaluated."""
-    if layer.padding_mode not in ("zeros", "circular"):
+    if layer.padding_mode not in PADDINGS:
         raise UnsupportedLayerError(
             f"Expected padding_mode='zeros' or 'circular', but got {layer.padding_mode!r}. Other paddings have other "
             "norms: pad by a layer, such as nn.ReflectionPad2d, before it."
@@ -88,11 +94,15 @@ def plain_convolution(kind: type[nn.Module], layer: Any) -> nn.Module:
 class AvgPool2dRule(KnownRule):
     """nn.AvgPool2d where all kernels are divided by the same number."""
 
+    def takes(self, layer: Any) -> bool:
+        """Kernels that are cut off at a border are divided by other numbers."""
+        padded = any(_pair(layer.padding)) and layer.divisor_override is None
+        return not (layer.ceil_mode or (padded and not layer.count_include_pad))
+
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """Itself."""
         _check_image(shape)
-        padded = any(_pair(layer.padding)) and layer.divisor_override is None
-        if layer.ceil_mode or (padded and not layer.count_include_pad):
+        if not self.takes(layer):
             raise UnsupportedLayerError(
                 "Expected average pooling over whole patches (no ceil_mode, padding counted), "
                 f"but got ceil_mode={layer.ceil_mode}, count_include_pad={layer.count_include_pad}."
@@ -114,6 +124,10 @@ class AvgPool2dRule(KnownRule):
 
 class AdaptiveAvgPool2dRule(AvgPool2dRule):
     """Adaptive average pooling where its kernels are equal: an ordinary one."""
+
+    def takes(self, layer: Any) -> bool:
+        """Whether kernels are equal is seen in the shape of the image."""
+        return True
 
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """The average pooling with the same kernels."""
@@ -172,16 +186,31 @@ def _adaptive_max_pool(layer: Any, shape: Shape) -> MaxPooling:
     return max_pool(nn.MaxPool2d(_equal_kernels(layer, shape)) if adaptive else layer, shape)
 
 
-def _freeze_l2_pool(layer: nn.LPPool2d, shape: Shape) -> nn.Module:
-    """Itself, if it is L2 pooling of disjoint patches."""
-    _check_image(shape)
-    size, stride = _pair(layer.kernel_size), layer.stride
-    if layer.norm_type != 2 or layer.ceil_mode or (stride is not None and _pair(stride) != size):
-        raise UnsupportedLayerError(
-            "Expected pooling with norm_type=2 over patches that do not overlap, without ceil_mode, but got "
-            f"norm_type={layer.norm_type}, stride={stride} for {size}, ceil_mode={layer.ceil_mode}."
-        )
-    return layer
+class L2PoolRule(KnownRule):
+    """nn.LPPool2d with norm_type=2 over patches that do not overlap."""
+
+    def takes(self, layer: nn.LPPool2d) -> bool:
+        """Patches that overlap are no rows of roots; other norms and parts of patches are nothing that can be read."""
+        return self._is_known(layer) or layer.norm_type != 2 or bool(layer.ceil_mode)
+
+    def _is_known(self, layer: nn.LPPool2d) -> bool:
+        is_apart = layer.stride is None or _pair(layer.stride) == _pair(layer.kernel_size)
+        return bool(layer.norm_type == 2 and is_apart and not layer.ceil_mode)
+
+    def freeze(self, layer: nn.LPPool2d, shape: Shape) -> nn.Module:
+        """Itself."""
+        _check_image(shape)
+        if not self._is_known(layer):
+            raise UnsupportedLayerError(
+                "Expected pooling with norm_type=2 over patches that do not overlap, without ceil_mode, but got "
+                f"norm_type={layer.norm_type}, stride={layer.stride} for {_pair(layer.kernel_size)}, "
+                f"ceil_mode={layer.ceil_mode}."
+            )
+        return layer
+
+    def value(self, layer: nn.LPPool2d, shape: Shape) -> RootOfSquares:
+        """Its size."""
+        return RootOfSquares(_pair(layer.kernel_size))
 
 
 POOLING: dict[type[nn.Module], KnownRule] = {
@@ -189,7 +218,7 @@ POOLING: dict[type[nn.Module], KnownRule] = {
     nn.AdaptiveMaxPool2d: PlainRule(_adaptive_max_pool, _freeze_adaptive_max_pool),
     nn.AvgPool2d: AvgPool2dRule(),
     nn.AdaptiveAvgPool2d: AdaptiveAvgPool2dRule(),
-    nn.LPPool2d: PlainRule(lambda layer, shape: RootOfSquares(_pair(layer.kernel_size)), _freeze_l2_pool),
+    nn.LPPool2d: L2PoolRule(),
 }
 
 

@@ -10,7 +10,14 @@ from safeset.program.known_rule import KnownRule
 from safeset.program.one_row import OneRow
 from safeset.program.operation import Shape
 from safeset.program.rules import Estimate
-from safeset.program.torch_images import AvgPool2dRule, Conv2dRule, check_no_indices, max_pool, plain_convolution
+from safeset.program.torch_images import (
+    PADDINGS,
+    AvgPool2dRule,
+    Conv2dRule,
+    check_no_indices,
+    max_pool,
+    plain_convolution,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,10 @@ class _Image:
 
 class Conv1dRule(KnownRule):
     """nn.Conv1d with zeros around the signal, or with its other end."""
+
+    def takes(self, layer: nn.Conv1d) -> bool:
+        """Other paddings have other norms."""
+        return layer.padding_mode in PADDINGS
 
     def freeze(self, layer: nn.Conv1d, shape: Shape) -> nn.Module:
         """A plain nn.Conv1d with the weights evaluated."""
@@ -55,12 +66,18 @@ class Conv1dRule(KnownRule):
 class Pool1dRule(KnownRule):
     """nn.AvgPool1d and nn.MaxPool1d."""
 
+    def takes(self, layer: Any) -> bool:
+        """Kernels of an average that are cut off at an end are divided by other numbers."""
+        if isinstance(layer, nn.MaxPool1d):
+            return True
+        return not (layer.ceil_mode or (_Image(layer).padding[1] and not layer.count_include_pad))
+
     def freeze(self, layer: Any, shape: Shape) -> nn.Module:
         """Itself."""
         _check_signal(shape)
         if isinstance(layer, nn.MaxPool1d):
             check_no_indices(layer)
-        elif layer.ceil_mode or (_Image(layer).padding[1] and not layer.count_include_pad):
+        elif not self.takes(layer):
             raise UnsupportedLayerError(
                 "Expected average pooling over whole patches (no ceil_mode, padding counted), but got "
                 f"ceil_mode={layer.ceil_mode}, count_include_pad={layer.count_include_pad}."
