@@ -33,8 +33,8 @@ import torch
 from common import commit, machine, save
 from safeset import load, train
 
-POINTS, BATCHES, CLIENTS = 64, 4, 4
-TURNS = {"mlp-2x32": 40, "cnn-2c2f": 6}  # Python and HTTP, one after the other
+POINTS, CLIENTS, TURNS = 64, 8, 6  # in a turn, Python and HTTP, one after the other
+BATCHES = {"mlp-2x32": 512, "cnn-2c2f": 32}  # in a turn: about a second or more, so that starting and ending is little
 HEADER = "Inference-Header-Content-Length"
 NETWORKS = {"mlp-2x32, 8 × 8": ("mlp-2x32", (1, 8, 8)), "cnn-2c2f, 32 × 32 × 3": ("cnn-2c2f", (3, 32, 32))}
 
@@ -167,7 +167,8 @@ def throughput(name: str, run: Path, shape: tuple[int, ...]) -> dict[str, Any]:
     net = load(run).frozen()
     net.bounds()
     draw = np.random.default_rng(0)
-    batches = [draw.random((POINTS, *shape)) for _ in range(BATCHES)]
+    count = BATCHES[run.name]
+    batches = [draw.random((POINTS, *shape)) for _ in range(count)]
     wanted = [net.certify(x) for x in batches]
     bodies = [body_of(x) for x in batches]
     got: dict[int, dict[str, np.ndarray]] = {}
@@ -181,7 +182,7 @@ def throughput(name: str, run: Path, shape: tuple[int, ...]) -> dict[str, Any]:
 
         def client(place: int) -> None:
             connection = server.connect()
-            for number in range(place, BATCHES, CLIENTS):
+            for number in range(place, count, CLIENTS):
                 connection.request("POST", "/v2/models/net/infer", *bodies[number])
                 answer = connection.getresponse()
                 content = answer.read()
@@ -190,12 +191,12 @@ def throughput(name: str, run: Path, shape: tuple[int, ...]) -> dict[str, Any]:
             connection.close()
 
         times: dict[str, list[float]] = {"python": [], "http": []}
-        for _ in range(TURNS[run.name] + 1):
+        for _ in range(TURNS + 1):
             for how, work in (("python", in_python), ("http", lambda: in_threads(CLIENTS, client))):
                 started = time.perf_counter()
                 work()
                 times[how].append(time.perf_counter() - started)
-    rates = {how: POINTS * BATCHES / statistics.median(found[1:]) for how, found in times.items()}
+    rates = {how: POINTS * count / statistics.median(found[1:]) for how, found in times.items()}
     ratios = sorted(one / other for one, other in zip(times["python"][1:], times["http"][1:], strict=True))
     same = all(
         np.array_equal(got[number][name], getattr(one, name).numpy())
@@ -206,6 +207,7 @@ def throughput(name: str, run: Path, shape: tuple[int, ...]) -> dict[str, Any]:
     return {
         "network": name,
         "points_at_a_time": POINTS,
+        "clients": CLIENTS,
         "python": round(rates["python"]),
         "http": round(rates["http"]),
         "ratio": round(rates["http"] / rates["python"], 3),

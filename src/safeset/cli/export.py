@@ -61,8 +61,9 @@ def export(
             coverage=coverage,
             reading={**reading, "unfinished": model.unfinished},
         )
-    size = target.stat().st_size / 1e6
+    size = target.stat().st_size
+    shown = f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.0f} kB"
     about = f"{shorten(says['guarantee'])} by {says['method']}, ε = {shown_epsilon(says['epsilon'])} unless another is"
-    console.out.print(f"Written: {target} ({size:,.1f} MB): {about} given, in {says['units']}.")
+    console.out.print(f"Written: {target} ({shown}): {about} given, in {says['units']}.")
     console.out.print("`safeset certify` takes it like a run, and needs no torch.")
     console.err.print(f"{'Float32. ' if float32 else ''}Covered: {says['covers']}.", "dim")

@@ -99,7 +99,10 @@ def load_onnx_data(shape: Shape, source: str | None, progress: Progress | None =
 def check_classes(points: Dataset, classes: int) -> None:
     """Refuse data with other classes than a network has logits; warn of labels that are other numbers than those."""
     if points.classes != classes:
-        remedy = "Class i of the data is logit i; class_names in an .npz file name classes without points."
+        remedy = (
+            "Class i of the data is logit i. Give points of each class, or an .npz file (x, y, class_names), where "
+            "class_names has a name for each logit and y are their numbers."
+        )
         raise expected(f"points of {classes} classes, as many as logits", points.classes, remedy)
     numbers = [_number(name) for name in points.class_names]
     if None not in numbers and numbers != list(range(classes)):
