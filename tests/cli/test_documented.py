@@ -100,18 +100,17 @@ DOCUMENTED = {
 SUGGESTED = {
     "train --data bytes.npz --units raw": Typed((*QUICK, "--epsilon", "1")),
     "calibrate runs/calibrated --overwrite": PLAIN,
+    "suggest-affinity runs/photos --data photos/": PLAIN,
 }
 STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"}  # in pages
 # Commands in the strings of the sources, each up to what ends it, and what somebody would then type.
 PRINTED = {
+    "calibrate {one}{again}": ["calibrate runs/photos --alpha 0.1"],
     "calibrate {self.path}": ["calibrate runs/photos --alpha 0.1"],
     "calibrate {run.path} --overwrite": ["calibrate runs/calibrated --overwrite"],
     "certify {asked.model} PHOTO…": ["certify runs/photos a.jpg b.png"],
     "certify {asked.out} PHOTO…": ["certify runs/photos a.jpg b.png"],
-    "certify {one} FILE…{again}, safeset evaluate {one} --per-class{again}": [
-        "certify runs/photos a.jpg b.png",
-        "evaluate runs/photos --epsilon 0.05,0.25 --per-class",
-    ],
+    "certify {one} FILE…{again}": ["certify runs/photos a.jpg b.png"],
     "check {command}": ["check proof.json runs/photos/model.safetensors b.png"],
     "data get {get}": ["data get eurosat"],
     "data get {self.name}": ["data get eurosat"],
@@ -120,6 +119,7 @@ PRINTED = {
     "evaluate {out / 'rt3'} --epsilon 0.2,0.5,0.8 --per-class": [
         "evaluate runs/demo/rt3 --epsilon 0.2,0.5,0.8 --per-class"
     ],
+    "evaluate {one} --per-class{again}": ["evaluate runs/photos --epsilon 0.05,0.25 --per-class"],
     "evaluate {run.path} writes it again": ["evaluate runs/photos"],
     "evaluate {run.path} writes one": ["evaluate runs/photos"],
     "reproduce {' '.join(rows)} {flags(changes)}": ["reproduce eurosat"],
@@ -129,6 +129,7 @@ PRINTED = {
     "report {asked.out}": ["report runs/photos"],
     "serve {asked.model}": ["serve runs/photos"],
     "suggest RUN": ["suggest runs/photos"],
+    "suggest-affinity RUN --data FILE": ["suggest-affinity runs/photos --data photos/"],
     "train --resume --out {path}": ["train --resume --out runs/photos"],
     "train --resume --out {run.path}": ["train --resume --out runs/photos"],
     "train --resume --out {whole.path}": ["train --resume --out runs/photos"],

@@ -158,7 +158,7 @@ def test_the_test_points_are_never_looked_at(work):
     assert alone.trained_on
     assert (alone.certificate.epsilon, alone.certificate.ranking.shape[1]) == (0.1, 2)
     assert "the run held out none" in alone.sentences[1]
-    assert "safeset suggest-affinity other points with --data" in alone.sentences[1]  # `report` has no use for them
+    assert "safeset suggest-affinity RUN --data FILE" in alone.sentences[1]  # `report` has no use for them
 
 
 def test_mistakes_are_named(work):

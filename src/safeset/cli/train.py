@@ -107,10 +107,10 @@ def train(
         _show_evaluation(trained, path)
         one = path / f"seed{written.seed}" if written.seeds > 1 else path  # any of several networks
         again = f" --network {network}" if network else ""
-        steps = [f"certify {one} FILE…", f"evaluate {one} --per-class"]
+        steps = [f"safeset certify {one} FILE…{again}", f"safeset evaluate {one} --per-class{again}"]
         if written.calibration:  # what was kept back is of no use before
-            steps.insert(0, f"calibrate {one}")
-        console.out.print(f"\nThe run is {path}. Next: {', '.join(f'safeset {step}{again}' for step in steps)}")
+            steps.insert(0, f"safeset calibrate {one}{again}")
+        console.out.print(f"\nThe run is {path}. Next: {', '.join(steps)}")
 
 
 class Stopped(SafesetError):  # noqa: N818  (no mistake)

@@ -124,7 +124,7 @@ class AffinitySuggestion:
             found.append(
                 "These are the points that the network was trained on, because the run held out none: more is "
                 "certified on them than on new ones, and other pairs may matter there. Train with --validation or "
-                "--hold-out 0.1, or give safeset suggest-affinity other points with --data."
+                "--hold-out 0.1, or take other points: safeset suggest-affinity RUN --data FILE"
             )
         return found
 
