@@ -70,7 +70,9 @@ def test_the_page_certifies_as_python_does(tmp_path):
             wanted = core + (optional if record["optional"] else "") if record["certified"] else "⊥ no certificate"
             assert shown.startswith(wanted)
             windows = np.array(page.evaluate("window.windows")).reshape(3, 3)
-            assert np.abs(windows - certificate.windows[place].numpy()).max() <= 1e-12
+            given_away = certificate.windows[place].numpy() - windows  # the rounding error, once more
+            assert given_away.min() >= 0
+            assert given_away.max() <= 1e-10
             page.evaluate("document.getElementById('answer').textContent = ''")
         page.fill("#epsilon", "-1")
         page.click("#certify")
