@@ -136,3 +136,35 @@ def test_casts_that_wrap_around_are_refused(number, kind, tmp_path):
         node("Mul", "x", "d"),
     ]
     refused(model(nodes, (5,), constants={"c": np.array(number)}), tmp_path, "a cast of numbers")
+
+
+def test_parts_backwards_from_before_the_first_place_have_the_first(tmp_path):
+    """Python's slices take nothing there: a maximum of all parts was once one of fewer values."""
+    nodes = [node("Slice", "x", "start", "end", "axis", "step", outputs=("p",)), node("Concat", "x", "p", axis=1)]
+    constants = {"start": np.array([-9]), "end": np.array([-99]), "axis": np.array([1]), "step": np.array([-1])}
+    path = save(model(nodes, (5,), constants=constants), tmp_path)
+    x = np.arange(5.0)[None]
+    np.testing.assert_array_equal(read_onnx(path).run(torch.tensor(x)).numpy(), runtime(path)(x))
+
+
+def test_no_axes_to_squeeze_are_refused_where_they_are_a_list(tmp_path):
+    """Safeset took away none, onnxruntime all of size 1: a maximum along the first axis is then of other values."""
+    nodes = [
+        node("Squeeze", "x", "none", outputs=("s",)),
+        node("ReduceMax", "s", outputs=("m",), axes=[0], keepdims=0),
+        node("Flatten", "m", axis=0),
+    ]
+    made = model(nodes, (1, 4), batch=1, constants={"none": np.zeros(0, dtype=np.int64)})
+    refused(made, tmp_path, "a list of axes without any")
+
+
+def test_squeezing_without_axes_is_read_for_one_point(tmp_path):
+    """An axis of size 1 may be that of the batch, also where the list of axes is left out by an empty name."""
+    nodes = [
+        node("Squeeze", "x", "", outputs=("s",)),
+        node("Unsqueeze", "s", "first", outputs=("u",)),
+        node("ReduceSum", "u", "last", keepdims=0),
+    ]
+    constants = {"first": np.array([1]), "last": np.array([-1])}
+    with pytest.raises(safeset.SafesetError):  # of one point four logits, of more points one for each
+        read_onnx(save(model(nodes, (1, 4), constants=constants), tmp_path))

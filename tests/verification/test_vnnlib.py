@@ -80,6 +80,20 @@ def test_comments_end_with_their_line(end):
     assert len(parse_vnnlib(end.join(lines)).common) == 2
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "(set-info :source |x ; y|) ;\n(assert (>= Y_0 2))\n(set-info :source |)|)",
+        '(set-info :source |a "b|)(assert (>= Y_0 2))(set-info :source |" c|)',
+        '(set-info :source "a;b|(\\\\")(assert (>= Y_0 2))(set-info :source "|;")',
+    ],
+    ids=["comment", "text", "bars"],
+)
+def test_what_is_quoted_ends_where_smt_lib_says(lines):
+    """What was asserted behind such texts was once read as a part of them."""
+    assert len(parse_vnnlib(FIRST + lines).common) == 1
+
+
 def test_version_2():
     query = parse_vnnlib(SECOND + "; a comment (\n(assert (and (>= X[0, 1,2] 1) (<= X [0,0,1] Y)))")
     assert (query.version, query.network) == ("2.0", "f")
@@ -96,6 +110,9 @@ def test_version_2():
         ("(assert\n\n))", "one \\) too many"),
         ("word", "in parentheses"),
         ('(assert "open)', "words and parentheses"),
+        (FIRST + '(set-info :source "\\")\n(assert (<= X_0 1))\n; ")', "words and parentheses in line 1"),
+        (FIRST + "(set-info :source |open)", "words and parentheses in line 1"),
+        (FIRST + "(assert (<= |X_0| 1))", "X_0 and Y_0"),
         ("(" * 5000 + ")" * 5000, "at most 100"),
         (FIRST + "\n(assert (<= X_2 1))", "line 2 .* 'X_2'"),
         (FIRST + "(assert (<= Z_0 1))", "X_0 and Y_0"),

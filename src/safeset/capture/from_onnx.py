@@ -58,7 +58,8 @@ def _with_batch(file: File, points: int) -> File:
 
 def _sees_batch(node: FileNode) -> bool:
     """Whether an operation may treat a batch of 1, or batches of different sizes, differently."""
-    return node.kind in ("Shape", "Size") or (node.kind == "Squeeze" and len(node.inputs) + len(node.attributes) < 2)
+    has_axes = any(node.inputs[1:]) or bool(node.attributes)
+    return node.kind in ("Shape", "Size") or (node.kind == "Squeeze" and not has_axes)
 
 
 def _alone(file: File, path: str, program: Program) -> Program:

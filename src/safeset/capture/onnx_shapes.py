@@ -72,6 +72,10 @@ def _transpose(call: Call) -> Value:
 
 def _squeeze(call: Call) -> Value:
     shape, axes = call.frame.shape(call.value()), call.integers(1, "axes")
+    if axes is not None and not axes:
+        raise UnsupportedLayerError(
+            "a list of axes without any: for some runtimes that is none, for others all of size 1"
+        )
     chosen = _axes(axes, len(shape)) if axes is not None else [place for place, n in enumerate(shape) if n == 1]
     if any(shape[axis] != 1 for axis in chosen):
         raise UnsupportedLayerError(f"axes {chosen} of {list(shape)}, which are not all of size 1")
@@ -114,7 +118,10 @@ def _slice(call: Call) -> Value:
     steps = call.integers(4, "steps") or [1] * len(starts)
     if not len(starts) == len(ends) == len(chosen) == len(steps) or 0 in steps:
         raise UnsupportedLayerError("starts, ends, axes and steps that do not fit each other")
-    rows = {axis: range(shape[axis])[slice(*part)] for axis, *part in zip(chosen, starts, ends, steps, strict=True)}
+    rows = {}
+    for axis, start, *others in zip(chosen, starts, ends, steps, strict=True):
+        # A start before the first place is the first place, backwards too: there Python takes nothing.
+        rows[axis] = range(shape[axis])[slice(max(start, -shape[axis]), *others)]
 
     def move(places: Tensor) -> Tensor:
         for axis, row in rows.items():

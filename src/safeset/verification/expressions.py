@@ -7,18 +7,20 @@ from safeset.errors import ArgumentError, expected
 
 DEEPEST = 100  # groups in one another
 MOST_WORDS = 2**22  # a property of 150,000 pixels has about 2²¹
+# What stands between "…" or |…| is one word, whatever is in it. Whether \" ends a text is another matter in SMT-LIB 2.0
+# than in 2.5, so it is refused.
 _TOKEN = re.compile(
     r"""
     (?P<skip> \s+ | ;[^\n\r]* ) | (?P<open> \( ) | (?P<close> \) )
-    | (?P<word> " (?: [^"\\] | \\. )* " | \[ [^\[\]()";]* \] | [^\s()\[\]";]+ )
+    | (?P<word> " (?: [^"\\] | \\[^"] )* " | \| [^|\\]* \| | \[ [^\[\]()";|]* \] | [^\s()\[\]";|]+ )
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE,
 )
 
 
 @dataclass(frozen=True)
 class Word:
-    """A name, a number, a text in quotes, or what stands in brackets."""
+    """A name, a number, a text in quotes or bars, or what stands in brackets."""
 
     text: str
     line: int
