@@ -123,6 +123,8 @@ def test_mistakes_are_messages(client, array, kind, options, said):
         (b'{"inputs":[{"name":"input","shape":[1,2],"datatype":"FP32","data":[1]}]}', None, "2 numbers"),
         (b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1]}]}', None, "an input named 'input'"),
         (b'{"inputs":[],"parameters":3}', None, "one input"),
+        (b'{"inputs":[{"name":"input","shape":[0,2147483647,2147483647,2147483647],"datatype":"FP64","data":[]}]}',
+            None, "memory could hold"),
     ],
 )  # fmt: skip
 def test_requests_that_no_client_would_send(asked, header, said):
@@ -132,6 +134,19 @@ def test_requests_that_no_client_would_send(asked, header, said):
     answer = served.post("/v2/models/run/infer", content=asked, headers=headers)
     assert answer.status_code == 400
     assert said in answer.json()["error"]
+    service.close()
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_an_id_is_sent_back_whatever_it_is(binary):
+    service = Service(model())
+    served = TestClient(create_app(service, page=False))
+    one = {"name": "input", "shape": [1, 1, 8, 8], "datatype": "FP64", "data": PIXELS[0].ravel().tolist()}
+    asked = json.dumps({"id": "\ud83d é", "inputs": [one], "parameters": {"binary_data_output": binary}})
+    answer = served.post("/v2/models/run/infer", content=asked)
+    assert answer.status_code == 200
+    length = int(answer.headers.get("Inference-Header-Content-Length", len(answer.content)))
+    assert json.loads(answer.content[:length])["id"] == "\ud83d é"
     service.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from torch import Tensor
@@ -192,9 +192,10 @@ def _write(asked: dict[str, Any], x: Tensor, question: Question, answer: Answer,
         },
         "outputs": outputs,
     }
+    # An id may be half of a letter, which has no bytes in UTF-8 but an escape in JSON.
+    start = json.dumps(said, ensure_ascii=False).encode(errors="backslashreplace")
     if not parts:
-        return JSONResponse(said)
-    start = json.dumps(said, ensure_ascii=False).encode()
+        return Response(start, media_type="application/json")
     content = b"".join([start, *parts])
     return Response(content, media_type="application/octet-stream", headers={HEADER: str(len(start))})
 

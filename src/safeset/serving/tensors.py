@@ -24,6 +24,7 @@ KINDS = {
     "FP64": np.float64,
 }
 MOST_SIZES = 32  # of a shape: the product of very many takes minutes
+MOST_PLACES = 2**48  # of a shape, without its zeros: numpy refuses one that is too large even where it holds nothing
 EVERY_INTEGER = 2**53 - 1  # up to it, no other integer has the same float64
 
 
@@ -58,6 +59,8 @@ def read_tensor(described: Mapping[str, Any], rest: memoryview) -> tuple[np.ndar
         raise expected(f"the shape of {name!r} as a list of integers", repr(shape)[:80])
     if len(shape) > MOST_SIZES:
         raise expected(f"at most {MOST_SIZES} sizes in the shape of {name!r}", f"{len(shape):,}")
+    if math.prod(size or 1 for size in shape) > MOST_PLACES:
+        raise expected(f"a shape of {name!r} that memory could hold", f"{shape}"[:80])
     count = math.prod(shape)
     parameters = described.get("parameters") or {}
     size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
