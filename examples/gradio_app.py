@@ -7,14 +7,21 @@ Gradio 6 wants pillow < 13, so it may need an environment of its own.
 """
 
 import sys
-from typing import Any
+
+import numpy as np
+from PIL import Image
 
 import safeset
 
 
-def answer(net: safeset.CertifiedNet, image: Any, epsilon: float) -> str:
-    """What holds for a photo, an array of (height, width, 3) bytes of the network's own size, in words."""
-    (record,) = net.certify(image.transpose(2, 0, 1)[None] / 255.0, epsilon=epsilon).records()
+def answer(net: safeset.CertifiedNet, photo: Image.Image | None, epsilon: float) -> str:
+    """What holds for a photo, resized to what the network takes, in words."""
+    if photo is None:
+        return "Choose a photo."
+    channels, height, width = net.input_shape
+    pixels = np.asarray(photo.convert("L" if channels == 1 else "RGB").resize((width, height)))
+    x = pixels.reshape(1, height, width, channels).transpose(0, 3, 1, 2) / 255.0
+    (record,) = net.certify(x, epsilon=epsilon).records()
     return record["promise"] if record["certified"] else "No certificate: a smaller ε may have one."
 
 
@@ -22,6 +29,6 @@ if __name__ == "__main__":
     import gradio
 
     net = safeset.load(sys.argv[1])
-    photo = gradio.Image(height=net.input_shape[1], width=net.input_shape[2])
     slider = gradio.Slider(0, 4 * net.epsilon, value=net.epsilon, label="ε (L2, pixels in [0, 1])")
-    gradio.Interface(lambda image, epsilon: answer(net, image, epsilon), [photo, slider], "text").launch()
+    inputs = [gradio.Image(type="pil"), slider]  # a photo in its own size
+    gradio.Interface(lambda photo, epsilon: answer(net, photo, epsilon), inputs, "text").launch()

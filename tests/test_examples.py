@@ -65,5 +65,9 @@ def test_what_the_gradio_app_says_is_the_promise_of_the_certificate():
     net = CertifiedNet(network, input_shape=(3, 4, 4), guarantee="rt2", epsilon=0.01, class_names=["a", "b", "c"])
     photo = np.random.default_rng(0).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     pixels = torch.tensor(photo).permute(2, 0, 1)[None].double() / 255
+    photo = Image.fromarray(photo)
     assert app.answer(net, photo, 0.01) == net.certify(pixels, epsilon=0.01).records()[0]["promise"]
     assert app.answer(net, photo, 100.0).startswith("No certificate")
+    large = photo.resize((40, 40), Image.Resampling.NEAREST).convert("RGBA")
+    assert app.answer(net, large, 0.0)  # Gradio gives a photo in its own size
+    assert app.answer(net, None, 0.01) == "Choose a photo."

@@ -47,6 +47,7 @@ def test_what_is_covered_is_whole_words_on_a_terminal(work):
     shown, _ = safeset(*given, cwd=work, terminal=80)
     lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown).splitlines()
     assert "Covered: the file's network in exact arithmetic, and as safeset runs it in" in lines
+    assert "dim" not in shown.split()  # a style, and no word
 
 
 def test_another_guarantee_and_a_table(work):

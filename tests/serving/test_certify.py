@@ -205,5 +205,7 @@ def test_the_documentation_loads_nothing_from_elsewhere(client):
     assert "http://" not in page.text.replace("http://localhost", "")
     assert "https://" not in page.text
     assert "<script" not in page.text
+    assert "$ref" not in page.text
+    assert "<code>POST /certify</code> for people" in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert set(client.get("/openapi.json").json()["paths"]) >= {"/certify", "/v2/models/{model}/infer", "/metrics"}

@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -31,26 +32,31 @@ def documentation_router(app: FastAPI) -> APIRouter:
 
 def docs_page(description: dict[str, Any]) -> str:
     """The description as a page."""
-    about = description["info"]
-    parts = [f"<h1>{_text(about['title'])} {_text(about['version'])}</h1><p>{_text(about.get('description', ''))}</p>"]
+    about, named = description["info"], description.get("components", {}).get("schemas", {})
+    parts = [f"<h1>{_text(about['title'])} {_text(about['version'])}</h1><p>{_words(about.get('description', ''))}</p>"]
     parts.append('<p>For programs: <a href="openapi.json">openapi.json</a>.</p>')
     for path, methods in description["paths"].items():
         for method, one in methods.items():
             parts.append(f"<h2><code>{method.upper()} {_text(path)}</code></h2>")
-            parts.append(f"<p>{_text(one.get('description') or one.get('summary', ''))}</p>")
+            parts.append(f"<p>{_words(one.get('description') or one.get('summary', ''))}</p>")
             for kind, content in one.get("requestBody", {}).get("content", {}).items():
-                parts.append(f"<p>Takes <code>{_text(kind)}</code>:</p>{_schema(content['schema'])}")
+                parts.append(f"<p>Takes <code>{_text(kind)}</code>:</p>{_schema(content['schema'], named)}")
             for status, answer in one.get("responses", {}).items():
-                parts.append(f"<p><code>{_text(status)}</code> {_text(answer.get('description', ''))}</p>")
+                parts.append(f"<p><code>{_text(status)}</code> {_words(answer.get('description', ''))}</p>")
                 if status == "200":
-                    parts += [_schema(content["schema"]) for content in answer.get("content", {}).values()]
+                    parts += [_schema(content["schema"], named) for content in answer.get("content", {}).values()]
     start = '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
     start += f'content="width=device-width"><title>safeset: HTTP</title><style>{STYLE}</style></head><body><main>'
     return f"{start}{''.join(parts)}</main></body></html>"
 
 
-def _schema(schema: dict[str, Any]) -> str:
+def _schema(schema: dict[str, Any], named: dict[str, Any]) -> str:
+    schema = named.get(schema.get("$ref", "").rpartition("/")[2], schema)
     return f"<details><summary>schema</summary><pre>{_text(json.dumps(schema, indent=1))}</pre></details>"
+
+
+def _words(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(text))
 
 
 def _text(text: object) -> str:
