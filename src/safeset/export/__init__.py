@@ -1,4 +1,4 @@
 """A certified network as an ONNX file: its program, its proved constants and the certificate, in one graph.
 
-`exported.py` runs such a file again, without torch.
+`file.py` runs such a file again, without torch.
 """
