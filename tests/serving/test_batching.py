@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from safeset.serving.batching import Batcher, ClosedError, FullError
+from safeset.serving.batching import Batcher, BusyError, ClosedError
 
 
 class Slow:
@@ -50,7 +50,7 @@ def test_what_waits_is_answered_together_up_to_a_size(slow):
 def test_a_full_queue_refuses_and_takes_again_later(slow):
     batcher, _ = busy(slow)
     waiting = batcher.submit("a", 4)
-    with pytest.raises(FullError, match="4 points are waiting"):
+    with pytest.raises(BusyError, match="4 points are waiting"):
         batcher.submit("b", 1)
     slow.go.set()
     assert waiting.result(30) == "A"

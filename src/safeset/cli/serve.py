@@ -62,10 +62,11 @@ def serve(
     if not is_onnx(path) and (given, guarantee) != (None, None):
         got = f"them for {path}, which has its own"
         raise expected("--epsilon and --guarantee for an .onnx file alone", got, "Clients may ask for others.")
-    options = {"network": own_network(network), "epsilon": given, "guarantee": guarantee, "device": device}
     with bind(host, port) as listening:
         with console.bar("proving the network's bounds"):
-            model = open_model(path, proof=proof, **options)  # type: ignore[arg-type]
+            model = open_model(
+                path, network=own_network(network), epsilon=given, guarantee=guarantee, device=device, proof=proof
+            )
             service = Service(model, name=name, proof=proof, most_waiting=most_waiting, most_points=most_points)
         app = create_app(
             service,

@@ -11,7 +11,7 @@ from safeset.certificates.joint import DEEPEST, WIDEST
 from safeset.export.graph import Array, Value
 
 if TYPE_CHECKING:
-    from safeset.export.answers import Pairs
+    from safeset.export.certificate import Pairs
 
 Pair = tuple[int, int, int]  # the ranks j and i of a pair, and the rank of another that meets each class
 SMALLEST = 2.0**-900  # of products of distances, below which roundings are not bounded
@@ -50,7 +50,7 @@ class Chains:
         place = {each: number for number, each in enumerate(needed)}
         found = self._radii(list(needed), radii)  # (batch, needed, classes)
         parts = [found.taken(np.array([place[j1, i1, j2] for j1, j2, i1 in three]), 1)]
-        reach = [(j1, j2, i1) for j1, j2, i1 in three]  # first, second and last rank of each chain
+        reach = list(three)  # first, second and last rank of each chain
         if five:
             corner = self.pairs.corner(found, len(needed)).reshaped(len(needed) * k)
             known = corner.taken(np.array([place[j1, i1, j2] * k + i2 for j1, j2, i1, _, i2 in five]), 1)

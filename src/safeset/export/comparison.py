@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from safeset.errors import SafesetError
-from safeset.export.answers import WARY
+from safeset.export.certificate import WARY
 from safeset.export.file import Exported
 from safeset.guarantees.guarantee import Guarantee
 from safeset.nets.frozen import FrozenNet

@@ -6,7 +6,7 @@ import numpy as np
 
 from safeset.coverage.coverage import Coverage
 from safeset.errors import expected
-from safeset.export.answers import Constants, Seen
+from safeset.export.certificate import Constants, Seen
 from safeset.export.graph import Value
 from safeset.export.operations import numbers
 
@@ -22,7 +22,7 @@ def coverage_set(seen: Seen, coverage: Coverage, constants: Constants, epsilon: 
 
     r_yj = (f_y − f_j)/K_yj is rounded up: what follows is `signed_radii.signed_pairs` with its signs turned around. Of
     the errors at x there is more than Python has, so that no class which is in Python's set is missing here: logits are
-    sums in another order (`answers.WARY`), and Python's upper end is at most three errors above the graph's own.
+    sums in another order (`certificate.WARY`), and Python's upper end is at most three errors above the graph's own.
     """
     graph, ends = seen.logits.graph, coverage._geometry.constants
     low, high = numbers(ends.low), numbers(ends.high)

@@ -27,7 +27,7 @@ COVERAGE = "coverage_set"
 MOST_CLASSES = 2**20
 MOST_SIZES, MOST_NUMBERS = 32, 2**26  # of one input: half a gigabyte, before any graph has run
 DOUBLE, FLOAT = 11, 1  # ONNX's numbers of the types
-# What `operations.py`, `activations.py`, `answers.py` and the others write; nothing else is run.
+# What `operations.py`, `activations.py`, `certificate.py` and the others write; nothing else is run.
 KINDS = [
     "Abs",
     "Add",

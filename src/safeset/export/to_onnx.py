@@ -17,8 +17,8 @@ from safeset.certificates.radii import widened
 from safeset.coverage.coverage import Coverage
 from safeset.coverage.words import probability
 from safeset.errors import expected
-from safeset.export import activations as activations  # their rules
-from safeset.export.answers import Constants, Eligible, answers, is_finite, see, window_radii
+from safeset.export import activations as activations  # importing it registers its rules with `write`
+from safeset.export.certificate import Constants, Eligible, answers, is_finite, see, window_radii
 from safeset.export.comparison import compare_with_python
 from safeset.export.covering import check_score, coverage_set
 from safeset.export.file import EPSILON, FORMAT, INPUT, KEY, Exported, digest_of

@@ -26,14 +26,14 @@ class Line:
 class Axis:
     """What an axis shows, and how its numbers are written; the ends follow from the lines unless they are given.
 
-    ``whole``: between integers there is nothing, such as between epochs.
+    ``integers``: between them there is nothing, such as between epochs.
     """
 
     label: str
     shown: Callable[[float], str]
     low: float | None = None
     high: float | None = None
-    whole: bool = False
+    integers: bool = False
 
 
 def chart(title: str, lines: Sequence[Line], across: Axis, up: Axis, *, mark: tuple[float, str] | None = None) -> Html:
@@ -96,7 +96,7 @@ class _Frame:
             found.append(element("text", up.shown(value), x=LEFT - 6, y=y + 4, class_="end"))
         found += [
             element("text", across.shown(value), x=self.x(value), y=TALL - BOTTOM + 17, class_="middle")
-            for value in ticks(*self.across, whole=across.whole)
+            for value in ticks(*self.across, integers=across.integers)
         ]
         middle = (LEFT + WIDE - RIGHT) / 2
         found.append(element("text", across.label, x=middle, y=TALL - 6, class_="middle label"))
@@ -109,15 +109,15 @@ class _Frame:
         return [[f"{self.x(x)},{self.y(y)}" for x, y in piece if y is not None] for piece in pieces]
 
 
-def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> list[float]:
+def ticks(low: float, high: float, most: int = 6, *, integers: bool = False) -> list[float]:
     """Round numbers from one end to the other, at most so many; only integers where asked.
 
     >>> ticks(0.0, 1.0), ticks(0.0, 0.37), ticks(1, 100)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 0.1, 0.2, 0.3], [20.0, 40.0, 60.0, 80.0, 100.0])
-    >>> ticks(1, 3), ticks(1, 3, whole=True)
+    >>> ticks(1, 3), ticks(1, 3, integers=True)
     ([1.0, 1.5, 2.0, 2.5, 3.0], [1.0, 2.0, 3.0])
     """
-    least = max((high - low) / (most - 1), 1.0 if whole else 0.0)
+    least = max((high - low) / (most - 1), 1.0 if integers else 0.0)
     power = 10.0 ** math.floor(math.log10(least))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)

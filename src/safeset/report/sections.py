@@ -167,7 +167,7 @@ def training(found: Findings) -> Html:
         return element("p", "No curves: fewer than two epochs were recorded.", class_="dim")
     records = whole[:: max(1, len(whole) // EPOCHS)]
     epochs = [float(each["epoch"]) for each in records]
-    across = Axis("epoch", lambda value: f"{value:g}", whole=True)
+    across = Axis("epoch", lambda value: f"{value:g}", integers=True)
     shares = [Line(title, epochs, [_known(each.get(name)) for each in records]) for title, name in OF_TRAINING.items()]
     on = whole[-1].get("on", "training")
     return element(

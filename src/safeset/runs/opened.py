@@ -57,8 +57,10 @@ class OpenModel:
 
     def coverage_at(self, alpha: float | str | None) -> Coverage | None:
         """The calibration, at another level if one is asked for; None where there is none."""
-        if self.coverage is not None or alpha is None:
-            return self.coverage if self.coverage is None or alpha is None else self.coverage.at(alpha)
+        if alpha is None:
+            return self.coverage
+        if self.coverage is not None:
+            return self.coverage.at(alpha)
         if is_onnx(self.path):
             raise expected("a run, which can be calibrated, for `alpha`", self.path, "Leave --alpha out.")
         remedy = f"First: safeset calibrate {self.path}"
@@ -86,14 +88,15 @@ class OpenModel:
             found: the certificate of those that could be read; None if there are none.
             sets: what `covering_sets` gives of the same, where the run is calibrated.
         """
-        answers: Iterator[dict[str, Any]] = iter(() if found is None else found.records())
-        if found is not None and sets is not None:
-            answers = (one | {"coverage_set": each} for one, each in zip(found.records(), sets, strict=True))
+        answers = [] if found is None else found.records()
+        if sets is not None:
+            answers = [one | {"coverage_set": each} for one, each in zip(answers, sets, strict=True)]
+        following = iter(answers)
         about = {"unfinished": self.unfinished} if self.unfinished else {}
         return [
             {"name": each.name, "problem": each.problem}
             if each.x is None
-            else record_of_point(each, next(answers), self.trained.units) | about
+            else record_of_point(each, next(following), self.trained.units) | about
             for each in points
         ]
 

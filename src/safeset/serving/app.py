@@ -2,25 +2,21 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from torch import Tensor
 
 from safeset import __version__
-from safeset.nets.points import Measured
-from safeset.serving.batching import FullError
 from safeset.serving.certifying import certify_router
 from safeset.serving.documentation import documentation_router
 from safeset.serving.guard import Guard, Limits, check_token
 from safeset.serving.inference import inference_router
 from safeset.serving.metrics import Metrics
 from safeset.serving.page.router import page_router
-from safeset.serving.page.shown import BusyError, Shown
+from safeset.serving.page.shown import Shown
 from safeset.serving.service import Service
 from safeset.serving.waiting import Workers
 
@@ -90,18 +86,18 @@ def create_app(
 
 
 def _shown(service: Service, samples: bool, pixels: int) -> Shown:
-    """The page's own questions, which go through the same thread as all others."""
-
-    def measure(x: Tensor) -> Measured:
-        try:
-            return service.measure(x)
-        except FullError as error:
-            raise BusyError(str(error)) from None
-
+    """What the page shows of a service; its questions go through the same thread as all others."""
     model = service.model
-    about: dict[str, Any] = {"recipe": model.recipe, "coverage": model.coverage, "samples": samples}
-    options: dict[str, Any] = {"name": service.name, "weights": service.weights, "most_pixels": pixels}
-    return Shown(model.net, measure=measure, **options, **about)
+    return Shown(
+        model.net,
+        name=service.name,
+        weights=service.weights,
+        recipe=model.recipe,
+        coverage=model.coverage,
+        measure=service.measure,
+        samples=samples,
+        most_pixels=pixels,
+    )
 
 
 async def _failed(request: Request, error: Exception) -> Response:

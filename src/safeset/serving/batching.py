@@ -13,8 +13,8 @@ Asked = TypeVar("Asked")
 Given = TypeVar("Given")
 
 
-class FullError(SafesetError):
-    """So much is waiting already that nothing more is taken."""
+class BusyError(SafesetError):
+    """So much is to be done already that nothing more is taken for now."""
 
 
 class ClosedError(SafesetError):
@@ -50,7 +50,7 @@ class Batcher(Generic[Asked, Given]):
         """Put something into the queue; cancel what comes back to take it out again.
 
         Raises:
-            FullError: if the queue is full.
+            BusyError: if the queue is full.
             ClosedError: after `close`.
         """
         job = _Job[Asked, Given](asked, size)
@@ -58,7 +58,7 @@ class Batcher(Generic[Asked, Given]):
             if not self._is_open:
                 raise ClosedError("The server is stopping: nothing more is taken.")
             if self.waiting + size > self.most and self._jobs:
-                raise FullError(f"{self.waiting:,} points are waiting already: try again in a moment.")
+                raise BusyError(f"{self.waiting:,} points are waiting already: try again in a moment.")
             self._jobs.append(job)
             self.waiting += size
             self._changed.notify()

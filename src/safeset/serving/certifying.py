@@ -53,8 +53,7 @@ def certify_router(service: Service, workers: Workers, metrics: Metrics, limits:
         if x:
             batch = torch.from_numpy(np.stack(x))
             answer = await answer_to(request, lambda: service.ask(batch, question))
-            metrics.points.labels("true").inc(found := int(answer.certificate.certified.sum()))
-            metrics.points.labels("false").inc(len(x) - found)
+            metrics.count_points(answer.certificate)
         return Response(await workers.run(_written, points, answer, service), media_type="application/json")
 
     return router

@@ -6,7 +6,7 @@ import binascii
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from safeset.serving.metrics import Metrics
 
 OPEN = ("/v2/health/live", "/v2/health/ready")  # for whoever watches over the server
 GONE = 499  # no answer: the client left
+RETRY = {"Retry-After": "1"}
 REALM = 'Basic realm="safeset: the token is the password", charset="UTF-8"'
 
 
@@ -144,9 +145,6 @@ class Guard:
         return None
 
 
-RETRY = {"Retry-After": "1"}
-
-
 def _replayed(body: bytes, receive: Receive) -> Receive:
     """What was read, as if it came now; after it, whatever else comes."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -157,7 +155,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _refusal(scope: Scope, send: Send) -> Callable[..., "asyncio.Future[None]"]:
+def _refusal(scope: Scope, send: Send) -> Callable[..., Awaitable[None]]:
     """What answers with an error, in the form of the protocol that was spoken."""
 
     async def refuse(status: int, text: str, headers: dict[str, str] | None = None) -> None:
@@ -169,7 +167,7 @@ def _refusal(scope: Scope, send: Send) -> Callable[..., "asyncio.Future[None]"]:
         await send({"type": "http.response.start", "status": status, "headers": pairs})
         await send({"type": "http.response.body", "body": content})
 
-    return refuse  # type: ignore[return-value]
+    return refuse
 
 
 def check_token(token: str | None) -> None:

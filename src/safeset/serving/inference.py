@@ -16,13 +16,12 @@ from safeset import __version__
 from safeset.data.points import Point, read_numbers
 from safeset.errors import SafesetError, expected, nearest
 from safeset.serving.metrics import Metrics
-from safeset.serving.schemas import MODEL, REQUEST, RESPONSE, failures, plain_answer
+from safeset.serving.schemas import MODEL, OPTIONS, REQUEST, RESPONSE, failures, plain_answer
 from safeset.serving.service import Answer, Question, Service
 from safeset.serving.tensors import as_bytes, as_list, kind_of, read_tensor, split_body
 from safeset.serving.waiting import Workers, answer_to
 
 INPUT = "input"
-OPTIONS = ("epsilon", "alpha", "guarantee", "method", "prefer")
 OF_PROTOCOL = ("binary_data_output", "priority", "timeout")
 HEADER = "Inference-Header-Content-Length"
 
@@ -71,8 +70,7 @@ def inference_router(service: Service, workers: Workers, metrics: Metrics) -> AP
         body, header = await request.body(), request.headers.get(HEADER)
         asked, x, question = await workers.run(_read, body, header, service)
         answer = await answer_to(request, lambda: service.ask(x, question))
-        metrics.points.labels("true").inc(found := int(answer.certificate.certified.sum()))
-        metrics.points.labels("false").inc(len(x) - found)
+        metrics.count_points(answer.certificate)
         return await workers.run(_write, asked, x, question, answer, service)
 
     return router

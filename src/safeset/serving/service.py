@@ -151,7 +151,7 @@ class Service:
         """The answer at points (batch, *input_shape), when it is there.
 
         Raises:
-            FullError: if too many points are waiting.
+            BusyError: if too many points are waiting.
             ClosedError: if the service has ended.
         """
         return self._batcher.submit((x, question), len(x))

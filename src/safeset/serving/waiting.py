@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from safeset.errors import SafesetError
-from safeset.serving.batching import ClosedError, FullError
+from safeset.serving.batching import BusyError, ClosedError
 from safeset.serving.guard import GONE, RETRY
 
 Found = TypeVar("Found")
@@ -37,10 +37,10 @@ class Workers:
 def as_answer(error: SafesetError) -> HTTPException:
     """The answer that an error is.
 
-    >>> as_answer(FullError("full")).status_code, as_answer(SafesetError("bad")).status_code
+    >>> as_answer(BusyError("full")).status_code, as_answer(SafesetError("bad")).status_code
     (429, 422)
     """
-    if isinstance(error, FullError):
+    if isinstance(error, BusyError):
         return HTTPException(429, str(error), headers=RETRY)
     return HTTPException(503 if isinstance(error, ClosedError) else 422, str(error))
 

@@ -10,7 +10,7 @@ import torch
 
 from safeset.certificates.promises import PREFERENCES
 from safeset.report.gallery import answer_lines
-from safeset.serving.page import shown as shown_module
+from safeset.serving.batching import BusyError
 from safeset.serving.page.answer import change_at, norm_of, promised_at
 
 
@@ -127,7 +127,7 @@ def test_an_attack_out_of_time_says_so(digits):
 
 
 def test_two_attacks_at_once_are_refused(digits):
-    with digits._attacks, pytest.raises(shown_module.BusyError, match="try again"):
+    with digits._attacks, pytest.raises(BusyError, match="try again"):
         digits.attack(numbers_of(digits, 0), epsilon=0.3, prefer="smallest")
 
 

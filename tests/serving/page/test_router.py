@@ -6,8 +6,11 @@ import math
 import numpy as np
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
 from helpers.served import model
+from safeset.serving.app import create_app
+from safeset.serving.service import Service
 
 GOOD = {"numbers": [0.5] * 64, "epsilon": 0.3}
 
@@ -40,6 +43,14 @@ def test_many_mistakes_are_one_message(ask):
     status, said = ask("page/answer", {**GOOD, "numbers": ["one"] * 1000})
     assert (status, len(said["detail"])) == (422, 1)
     assert "one" not in str(said)  # what was sent is not sent back
+
+
+def test_a_server_that_stops_says_so_to_its_page():
+    service = Service(model())
+    served = TestClient(create_app(service))  # not entered: it closes nothing by itself
+    service.close()
+    answer = served.post("/page/answer", json=GOOD)
+    assert (answer.status_code, answer.json()["detail"]) == (503, "The server is stopping: nothing more is taken.")
 
 
 def test_the_digest_of_the_weights_is_that_of_proofs(ask):

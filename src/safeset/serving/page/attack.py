@@ -60,22 +60,22 @@ class Attacker:
         norm = norm_of(nearest - x)
         if not bool(found.distance[0] < torch.inf) or self._is_kept(x, nearest, answer):
             words = f"No change was found that breaks {what} inside {ball}, or near it. {tried}"
-            return self._told("held" if certified else "unbroken", words, found, found.inside[0])
+            return self._outcome("held" if certified else "unbroken", words, found, found.inside[0])
         where = f"the nearest change found that breaks {what} has norm {ceiling(norm)}"
         if norm < answer.radius:
             words = f"A false certificate: {where}, below {proved}. Please keep this input and report it."
-            return self._told("false", words, found, nearest)
+            return self._outcome("false", words, found, nearest)
         if certified:
             more = f"{norm / answer.radius:.2f} times {proved}"
             words = f"Nothing was found inside {ball}, as proved; {where}, {more}. {tried}"
-            return self._told("held", words, found, nearest)
+            return self._outcome("held", words, found, nearest)
         if norm <= epsilon:
             words = f"Broken, as may be without a certificate: {where}, inside {ball}. {tried}"
-            return self._told("broken", words, found, nearest)
+            return self._outcome("broken", words, found, nearest)
         words = f"Not broken inside {ball}, though nothing is certified there: {where}. {tried}"
-        return self._told("unbroken", words, found, nearest)
+        return self._outcome("unbroken", words, found, nearest)
 
-    def _told(self, kind: str, words: str, found: Found, x: Tensor) -> dict[str, Any]:
+    def _outcome(self, kind: str, words: str, found: Found, x: Tensor) -> dict[str, Any]:
         return {"kind": kind, "words": words, "steps": found.steps, "x": x}
 
     def _search(self, x: Tensor, logits: Tensor, answer: Answer, epsilon: float, end: Deadline) -> Found:

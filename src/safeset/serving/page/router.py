@@ -9,8 +9,8 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from safeset.errors import SafesetError
-from safeset.serving.page.shown import BusyError, Shown
-from safeset.serving.waiting import Workers
+from safeset.serving.page.shown import Shown
+from safeset.serving.waiting import Workers, as_answer
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -96,7 +96,7 @@ def page_router(shown: Shown, workers: Workers) -> APIRouter:
     @router.post("/page/answer")
     def answer(asked: AskedOfBoth) -> dict[str, Any]:
         """What is certified at an input, and what a change of it does."""
-        return _told(
+        return _answered(
             lambda: shown.answer(
                 asked.numbers, asked.changed, epsilon=asked.epsilon, prefer=asked.prefer, alpha=asked.alpha
             )
@@ -105,7 +105,7 @@ def page_router(shown: Shown, workers: Workers) -> APIRouter:
     @router.post("/page/attack")
     def attack(asked: Asked) -> dict[str, Any]:
         """Try to break what is promised at an input."""
-        return _told(lambda: shown.attack(asked.numbers, epsilon=asked.epsilon, prefer=asked.prefer))
+        return _answered(lambda: shown.attack(asked.numbers, epsilon=asked.epsilon, prefer=asked.prefer))
 
     return router
 
@@ -116,11 +116,9 @@ def _file(package: str, name: str) -> Response:
     return Response(content, media_type=f"{kind}; charset=utf-8", headers={**SAFE, "Cache-Control": "no-cache"})
 
 
-def _told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a piece of work gives; a mistake of who asked becomes a message with its remedy."""
+def _answered(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a piece of work gives; an error becomes an answer with its status and remedy."""
     try:
         return work()
-    except BusyError as error:
-        raise HTTPException(429, str(error), headers={"Retry-After": "3"}) from None
     except SafesetError as error:
-        raise HTTPException(422, str(error)) from None
+        raise as_answer(error) from None

@@ -14,12 +14,13 @@ from safeset import __version__
 from safeset.certificates.promises import shorten, shown_epsilon
 from safeset.coverage.coverage import Coverage
 from safeset.data.decoding import MOST_PIXELS, read_image
-from safeset.errors import ArgumentError, DataNotFoundError, SafesetError, expected
+from safeset.errors import ArgumentError, DataNotFoundError, expected
 from safeset.nets.frozen import FrozenNet
 from safeset.nets.points import Measured
 from safeset.recipes.recipe import FittedRecipe
 from safeset.report.html import printable
 from safeset.runs.opened import covering_sets
+from safeset.serving.batching import BusyError
 from safeset.serving.images import too_many_pixels
 from safeset.serving.page.answer import answer_at, change_at
 from safeset.serving.page.attack import SECONDS, Attacker
@@ -27,10 +28,6 @@ from safeset.serving.page.form import Form, form_of
 from safeset.serving.page.samples import Sample, load_samples
 
 FARTHEST = 4  # the slider ends at so many times the ε of the run
-
-
-class BusyError(SafesetError):
-    """Another attack is running."""
 
 
 class Shown:
@@ -42,7 +39,7 @@ class Shown:
         weights: their digest, as proofs, evaluations and audits have it.
         recipe: of the run; an ONNX file has none.
         coverage: of a calibrated run.
-        measure: (batch, …) → points; by default the net's own, here what makes batches of all that is asked at a time.
+        measure: (batch, …) → points; by default the net's own. A server hands over that of its certifying thread.
         samples: whether test points of the run's data are shown.
         most_pixels: of an image file.
     """
