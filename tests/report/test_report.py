@@ -122,7 +122,18 @@ def test_the_guarantee_is_in_words_with_names_of_classes(found):
     assert "[[0,2]]" not in page
 
 
-def test_epochs_are_whole_on_their_axis(found):
+def test_each_of_several_runs_has_its_own_number_of_points(found):
+    run = replace(found[0], name="one", evaluation={**found[0].evaluation, "points": 9, "split": "test"})
+    other = replace(run, name="other", evaluation={**run.evaluation, "points": 7})
+    assert "Proved bounds, one: 9 test points, other: 7 test points" in sections.numbers([run, other])
+    assert "Proved bounds, 9 test points, " in sections.numbers([run, run])
+
+
+def test_epochs_and_classes_are_whole_on_their_axes(found):
+    sizes = sections.curves(found[0]).partition("Classes in an answer")[2]
+    marks = re.findall(r'class="end">([^<]+)<', sizes)
+    assert marks
+    assert all(mark.isdecimal() for mark in marks)
     records = [{**each, "epoch": 1 + place} for place, each in enumerate(found[0].records[:3])]
     drawn = sections.training(replace(found[0], records=records))
     assert re.findall(r'class="middle">([^<]+)<', drawn) == ["1", "2", "3", "1", "2", "3"]

@@ -15,7 +15,7 @@ PAGE, PLOT = "report.html", "plot.png"
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="Directories of runs, which are shown side by side.")
+        list[Path], typer.Argument(metavar="RUN…", help="Directories of runs, or trained models, side by side.")
     ],
     out: Annotated[
         Path | None, typer.Option(help="HTML file. Default: report.html in the run; several runs need one.")

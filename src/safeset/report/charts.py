@@ -26,7 +26,7 @@ class Line:
 class Axis:
     """What an axis shows, and how its numbers are written; the ends follow from the lines unless they are given.
 
-    ``integers``: between them there is nothing, such as between epochs.
+    ``integers``: only they are written, such as of epochs and classes.
     """
 
     label: str
@@ -90,7 +90,7 @@ class _Frame:
     def grid(self, across: Axis, up: Axis) -> list[Html]:
         """Lines across with their numbers, numbers below, and what the axis shows."""
         found = []
-        for value in ticks(*self.up):
+        for value in ticks(*self.up, integers=up.integers):
             y = self.y(value)
             found.append(element("line", class_="grid", x1=LEFT, x2=WIDE - RIGHT, y1=y, y2=y))
             found.append(element("text", up.shown(value), x=LEFT - 6, y=y + 4, class_="end"))

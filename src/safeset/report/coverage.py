@@ -42,7 +42,8 @@ def coverage_section(found: dict[str, Any], *, epsilon: float, units: str, kind:
             chart(f"True classes in their sets, {kind} points", lines, across,
                   Axis("share of the points", lambda value: f"{value:g}" if round(value, 1) == value else
                        shown_rate(value), 0.0, 1.0), mark=mark),
-            chart("Classes in a set", sizes, across, Axis("classes", lambda value: f"{value:.4g}", 0.0), mark=mark),
+            chart("Classes in a set", sizes, across,
+                  Axis("classes", lambda value: f"{value:.4g}", 0.0, integers=True), mark=mark),
             class_="charts",
         ),
     )  # fmt: skip

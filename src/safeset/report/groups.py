@@ -7,7 +7,7 @@ from safeset.certificates.promises import shown_epsilon
 from safeset.drawing.stripes import REJECTED, class_colours
 from safeset.errors import counted
 from safeset.report.findings import Findings
-from safeset.report.html import Html, element, join, png_address, table
+from safeset.report.html import Html, element, join, paragraph, png_address, table
 from safeset.report.observer import SHOWN
 from safeset.report.surface import Surface
 
@@ -63,13 +63,13 @@ def _proposal(found: Findings) -> Html:
     parts = [
         element("h4", "Suggested affinity sets"),
         element("p", f"From {counted(len(proposed.labels), 'point')} ({proposed.on}), never test points, at {at}."),
-        *(element("p", sentence) for sentence in proposed.sentences),
+        *map(paragraph, proposed.sentences),
     ]
     if proposed.sets:
         button = element("button", "Copy", type="button", class_="copy")
         text = element("pre", proposed.text(), tabindex="0", aria_label="Suggested affinity sets, a TOML file")
         use = "Save them as sets.toml, and train with --guarantee affinity:sets.toml."
-        parts += [element("div", button, text, class_="copied"), element("p", use, class_="dim")]
+        parts += [element("div", button, text, class_="copied"), paragraph(use, class_="dim")]
     return join(parts)
 
 
@@ -105,9 +105,9 @@ def surface_figure(found: Findings, surface: Surface) -> Html:
     ]  # fmt: skip
     caption = (
         f"Colour: the smallest certified answer at ε = {shown_epsilon(found.epsilon)} ({found.units}), {SHOWN}; "
-        "stripes: an answer of several classes; dark: no certificate. Dots: the inputs above, by their label. The "
-        f"circle has the radius ε. Across {surface.axes[0]} from {left:.3g} to {right:.3g}, upwards {surface.axes[1]} "
-        f"from {bottom:.3g} to {top:.3g}."
+        "stripes: an answer of several classes; dark: no certificate. Dots: the inputs above, by their label. "
+        f"{'The circle has the radius ε. ' if edge else ''}Across {surface.axes[0]} from {left:.3g} to {right:.3g}, "
+        f"upwards {surface.axes[1]} from {bottom:.3g} to {top:.3g}."
     )
     return element("figure", picture, element("ul", *keys, class_="keys"), element("figcaption", caption),
                    class_="surface")  # fmt: skip

@@ -4,11 +4,13 @@ import base64
 import html
 import io
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+SHORT = 8  # letters of a heading that is never broken, such as top-1
 VOID = {"input", "img", "meta", "image", "circle", "line", "polyline", "rect"}
 
 
@@ -56,6 +58,17 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
     return Html(f"<{name}{given}/>" if name in VOID else f"<{name}{given}>{join(children)}</{name}>")
 
 
+def paragraph(text: str, **attributes: object) -> Html:
+    """A paragraph; no option of a command is broken at its hyphens.
+
+    >>> paragraph("or --hold-out 0.1")
+    '<p>or <span class="whole">--hold-out</span> 0.1</p>'
+    """
+    parts = re.split(r"(--[a-z][a-z-]*)", text)
+    shown = (element("span", part, class_="whole") if place % 2 else part for place, part in enumerate(parts))
+    return element("p", *shown, **attributes)
+
+
 def table(caption: str, header: Iterable[object], rows: Iterable[Iterable[object]], *, texts: int = 1) -> Html:
     """A table that scrolls by itself where it is wider than the page; the first column names the rows.
 
@@ -72,10 +85,11 @@ def table(caption: str, header: Iterable[object], rows: Iterable[Iterable[object
         kind = None if place < texts else "number"
         return element("td", value, class_=kind) if place else element("th", value, scope="row")
 
-    head = join(
-        element("th", name, scope="col", class_=None if place < texts else "number")
-        for place, name in enumerate(header)
-    )
+    def heading(place: int, name: object) -> Html:
+        kind = None if place < texts else "number whole" if len(str(name)) <= SHORT else "number"
+        return element("th", name, scope="col", class_=kind)
+
+    head = join(heading(place, name) for place, name in enumerate(header))
     body = join(element("tr", *(cell(place, value) for place, value in enumerate(row))) for row in rows)
     content = element("table", element("thead", element("tr", head)), element("tbody", body), aria_label=caption)
     scrolled = element("div", content, class_="scroll", tabindex="0", role="region", aria_label=caption)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg")
 STYLES = (("#1b5fa8", "-"), ("#b8541a", "--"), ("#1d7a4c", ":"), ("#7a3fb0", "-."))
+LEGEND: dict[str, Any] = {  # white behind it: the line of ε goes through no word
+    "fontsize": SMALL - 1.5, "edgecolor": "none", "framealpha": 1.0, "handlelength": 1.6, "handletextpad": 0.5,
+    "borderaxespad": 0.2,
+}  # fmt: skip
 GAP, TALL, HEAD = 0.5, 2.2, 0.45  # inches
 ROW = TALL + 0.85  # from one row of panels to the next
 
@@ -46,9 +50,9 @@ def draw_plot(found: Findings, suffix: str) -> bytes:
     for (colour, dashes), (name, metric) in zip(STYLES, SIZES.items(), strict=True):
         sizes = [float("nan") if row[metric] is None else row[metric] for row in found.curves[SHOWN]]
         axes.plot(found.radii, sizes, dashes, color=colour, label=name, linewidth=1.4)
-    axes.set_ylim(0.0, None)
+    _count_classes(axes)
     for axes in (sheet.figure.axes[0], sheet.figure.axes[2]):
-        axes.legend(fontsize=SMALL - 1.5, frameon=False)
+        axes.legend(**LEGEND)
     if found.coverage is not None:
         _draw_coverage(sheet, found, found.coverage)
     sheet.lines(HEAD + ROW * (rows - 1) + TALL + 0.6, caption)
@@ -64,9 +68,17 @@ def _draw_coverage(sheet: Sheet, found: Findings, coverage: dict[str, Any]) -> N
         axes.plot(radii, [row[key] for row in coverage["rows"]], dashes, color=colour, label=name, linewidth=1.4)
     axes.axhline(1 - coverage["alpha"], color=FAINT, linewidth=0.8, label="promised, 1 − α")
     axes.set_ylim(0.0, 1.02)
-    axes.legend(fontsize=SMALL - 1.5, frameon=False, loc="lower left")
+    axes.legend(**LEGEND, loc="lower left")
     axes = _panel(sheet, 1, "classes in such a set", found, row=1)
     axes.plot(radii, [row["size"] for row in coverage["rows"]], color=STYLES[0][0], linewidth=1.4)
+    _count_classes(axes)
+
+
+def _count_classes(axes: "Axes") -> None:
+    """An axis from 0 upwards on which only integers are written."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.set_ylim(0.0, None)
 
 

@@ -106,9 +106,11 @@ def numbers(several: list[Findings]) -> Html:
             about = [found.name, row["method"]] if len(several) > 1 else [row["method"]]
             about += [shown_epsilon(row["epsilon"]), *([found.units] if len(every) > 1 else [])]
             rows.append([*about, *(number(row, name) for name in COLUMNS.values())])
-    points = ", ".join(
-        dict.fromkeys(counted(found.evaluation["points"], f"{found.evaluation['split']} point") for found in several)
-    )
+    counts = {
+        found.name: counted(found.evaluation["points"], f"{found.evaluation['split']} point") for found in several
+    }
+    alike = len(set(counts.values())) == 1
+    points = next(iter(counts.values())) if alike else ", ".join(f"{name}: {count}" for name, count in counts.items())
     caption = f"Proved bounds, {points}{f', ε: {every[0]}' if len(every) == 1 else ''}"
     return join([table(caption, header, rows, texts=len(named)), element("p", ABOUT_TABLE, class_="dim")])
 
@@ -127,7 +129,7 @@ def curves(found: Findings) -> Html:
         "div",
         chart("VRA", by_method("vra"), across, shares, mark=mark),
         chart("Without a certificate", by_method("rejection_rate"), across, shares, mark=mark),
-        chart(f"Classes in an answer, {SHOWN}", sizes, across, Axis("classes", _size, 0.0), mark=mark),
+        chart(f"Classes in an answer, {SHOWN}", sizes, across, Axis("classes", _size, 0.0, integers=True), mark=mark),
         class_="charts",
     )
 
