@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 
 from helpers.calibrated import trained_run
 from helpers.commands import ENVIRONMENT, safeset
+from safeset.export.file import digest_of
 
 BLOCKED = """
 import sys
@@ -88,8 +89,18 @@ def test_only_certify_takes_exported_files(work):
     assert "certifies by itself" in errors
 
 
-@pytest.mark.parametrize("damage", ["weight", "half", "operator", "claim", "twice", "output"])
-def test_damaged_files_are_refused(work, tmp_path, damage):
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("weight", "It is damaged"),
+        ("half", "Expected"),
+        ("operator", "but got Softmax"),
+        ("claim", "'classes' as an export has it"),
+        ("twice", "2 times"),
+        ("output", "other inputs and outputs"),
+    ],
+)
+def test_damaged_files_are_refused(work, tmp_path, damage, message):
     content = (work / "model.onnx").read_bytes()
     model = onnx.load_from_string(content)
     if damage == "half":
@@ -107,9 +118,13 @@ def test_damaged_files_are_refused(work, tmp_path, damage):
             model.metadata_props.append(model.metadata_props[0])
         else:
             model.graph.output.pop()
+        if damage in ("operator", "output"):  # forged: the digest is that of the graph
+            says = json.loads(model.metadata_props[0].value)
+            model.metadata_props[0].value = json.dumps({**says, "graph": digest_of(model.graph)})
         (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     _, errors = safeset("certify", str(tmp_path / "m.onnx"), "x.npz", cwd=work, code=1)
     assert errors.startswith("error:")
+    assert message in " ".join(errors.split())
 
 
 @pytest.mark.parametrize(

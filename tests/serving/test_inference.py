@@ -104,6 +104,9 @@ def test_a_proof_that_travels(client):
 def test_mistakes_are_messages(client, array, kind, options, said):
     with pytest.raises(InferenceServerException, match=said):
         client.infer("run", [tensor(np.ascontiguousarray(array), kind)], parameters=options)
+
+
+def test_another_model_is_not_here(client):
     with pytest.raises(InferenceServerException, match="Expected the model 'run'"):
         client.infer("other", [tensor(PIXELS, "FP64")])
 
