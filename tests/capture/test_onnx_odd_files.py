@@ -121,6 +121,14 @@ def test_batch_norm_of_old_files_in_training_is_refused(tmp_path):
     refused(model([norm], (5,), opset=13, constants={"s": np.ones(5)}), tmp_path, "statistics of the batch")
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 2), (6,)], ids=str)
+def test_batch_norm_with_numbers_for_other_channels_is_refused(shape, tmp_path):
+    """Of one channel it made three, with the bound of one; onnxruntime does not run such files, so nothing differed."""
+    norm = node("BatchNormalization", "x", "s", "s", "s", "s", outputs=("p",))
+    made = model([norm, node("Flatten", "p")], shape, constants={"s": np.ones(3)})
+    refused(made, tmp_path, "points with 3 channels")
+
+
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
 def test_padding_that_also_cuts_off_is_refused(mode, tmp_path):
     """For 0 1 2 3 4, wrapped by −2 and 2, onnxruntime gives 2 3 4 2 3 and safeset gave 2 3 4 0 1."""

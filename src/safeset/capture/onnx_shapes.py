@@ -118,7 +118,7 @@ def _slice(call: Call) -> Value:
     steps = call.integers(4, "steps") or [1] * len(starts)
     if not len(starts) == len(ends) == len(chosen) == len(steps) or 0 in steps:
         raise UnsupportedLayerError("starts, ends, axes and steps that do not fit each other")
-    rows = {}
+    rows: dict[int, range] = {}
     for axis, start, *others in zip(chosen, starts, ends, steps, strict=True):
         # A start before the first place is the first place, backwards too: there Python takes nothing.
         rows[axis] = range(shape[axis])[slice(max(start, -shape[axis]), *others)]

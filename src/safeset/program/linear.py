@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from safeset.errors import expected
 from safeset.lipschitz.dense import absolute_norm, isometry_bound, spectral_proof
 from safeset.lipschitz.forward_error import Rounding
 from safeset.lipschitz.forward_error_exact import Carried
@@ -98,6 +99,8 @@ class ChannelAffine(Operation):
     def run(self, *inputs: Tensor) -> Tensor:
         """By ATen: one product, one sum."""
         (x,) = inputs
+        if x.shape[1] != len(self.scale):  # one channel would be repeated, and the norm larger
+            raise expected(f"points with {len(self.scale)} channels", f"{x.shape[1]}")
         shape = (-1, *(1,) * (x.ndim - 2))
         product = _aten.mul.Tensor(x, self.scale.view(shape))
         return _aten.add.Tensor(product, self.shift.view(shape))  # type: ignore[no-any-return]
