@@ -171,6 +171,24 @@ def test_no_class_of_python_s_coverage_set_is_missing_in_a_file(tmp_path):
             assert not (coverage.sets(x, near).numpy() & ~there).any()
 
 
+def test_no_class_is_missing_where_a_set_would_be_empty(tmp_path):
+    net, x = cancelling("standard")
+    frozen = net.frozen()
+    y = frozen(x).argmax(dim=1)
+    coverage = Coverage.calibrate(net, x[:40], y[:40], alpha=0.5)
+    model = exported(net, tmp_path / "m.onnx", coverage=coverage)
+    near, far, own = x[40:70], x[70:], y[40:70]
+    for _ in range(60):  # to where two classes are the best, and rounding alone decides which one is
+        middle = (near + far) / 2
+        same = (frozen(middle).argmax(dim=1) == own)[:, None]
+        near, far = torch.where(same, middle, near), torch.where(same, far, middle)
+    border = torch.cat([near, far])
+    assert not coverage.sets(border, allow_empty=True).any(dim=1).all()
+    found = model.run(border.numpy(), 0.0)["coverage_set"]
+    assert not (coverage.sets(border).numpy() & ~found).any()
+    assert found.sum(axis=1).mean() < 3
+
+
 def test_what_is_never_certified(net, tmp_path):
     model = exported(net, tmp_path / "m.onnx", guarantee="rt3")
     _, (x, _) = digits()

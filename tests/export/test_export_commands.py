@@ -152,6 +152,18 @@ def test_what_a_file_says_fits_what_it_computes(work, tmp_path, claim):
     assert not output
 
 
+@pytest.mark.parametrize("output", ["windows", "logits"])
+def test_a_forged_graph_that_computes_no_radii_is_refused(work, tmp_path, output):
+    model = onnx.load_from_string((work / "model.onnx").read_bytes())
+    (last,) = (node for node in model.graph.node if node.output[0] == output)
+    last.op_type = "Log" if output == "windows" else "Sqrt"  # of 0, and of numbers below 0
+    says = json.loads(model.metadata_props[0].value)
+    model.metadata_props[0].value = json.dumps({**says, "graph": digest_of(model.graph)})
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    _, errors = safeset("certify", str(tmp_path / "m.onnx"), "x.npz", cwd=work, code=1)
+    assert errors.startswith("error: Expected radii")
+
+
 def test_nothing_is_written_where_something_is_wrong(work):
     before = sorted(each.name for each in work.iterdir())
     pairs = ("run", "model.bin"), ("run", "run/recipe.toml"), ("nothing", "new.onnx"), ("run", "no/new.onnx")

@@ -3,9 +3,11 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
+from safeset.coverage.words import percent
 from safeset.errors import counted, shown_rate
 from safeset.terminal.console import err, out, print_table
 
@@ -75,10 +77,9 @@ def show_evaluation(result: dict[str, Any], units: str) -> None:
 def show_coverage(found: dict[str, Any]) -> None:
     """Print how often the sets of a calibrated run hold the true class."""
     body = [[shown_epsilon(row["epsilon"]), *_covered(row)] for row in found["rows"]]
-    share = f"{100 * (1 - found['alpha']):g} %"
     about = f"{counted(found['calibration_points'], 'calibration point')}, {found['score']}"
     out.print()
-    print_table(f"Sets that cover ≥ {share}: {about}", ["ε", *COVERED], body, texts=0)
+    print_table(f"Sets that cover ≥ {_promised(found['alpha'])}: {about}", ["ε", *COVERED], body, texts=0)
     out.print(
         "Clean: labels in the sets for ε of unchanged points; guaranteed: those that no change within ε gets out; "
         f"under attack: those that an attack did not get out. Sizes in classes. Covers: {found['words']}.",
@@ -89,6 +90,15 @@ def show_coverage(found: dict[str, Any]) -> None:
             body = [[name, f"{part['points']:,}", *_covered(part)] for name, part in row["classes"].items()]
             out.print()
             print_table(f"Sets for ε = {shown_epsilon(row['epsilon'])}, by class", ["class", "points", *COVERED], body)
+
+
+def _promised(alpha: float) -> str:
+    """1 − α in per cent, rounded down: all is never promised.
+
+    >>> _promised(0.1), _promised(1e-9)
+    ('90 %', '99.9999 %')
+    """
+    return percent(1 - Fraction(repr(alpha)))
 
 
 def _covered(row: dict[str, Any]) -> list[str]:

@@ -147,6 +147,9 @@ class Exported:
         for name, (kind, shape) in kinds.items():
             if (found[name].dtype, found[name].shape) != (np.dtype(kind), shape) or not 1 <= k <= classes:
                 raise expected(f"{name} of {points} points and {classes} classes from {self.path}", found[name].shape)
+        windows, known = found["windows"], np.isfinite(found["logits"]).all(axis=1)
+        if not ((windows >= 0) & (known[:, None, None] | (windows == 0))).all():
+            raise expected(f"radii ≥ 0, and none without logits, from {self.path}", "others")
 
 
 def find_exported(path: Path) -> Exported | None:

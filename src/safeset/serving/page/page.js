@@ -1,6 +1,6 @@
 // The page: what is chosen and changed goes to the server, which certifies; what it says is shown.
 import { makeFields, withField, writeFields } from "./fields.js";
-import { lengthOf, Picture, startPainting } from "./picture.js";
+import { lengthOf, Picture, shareWithin, startPainting } from "./picture.js";
 import { byId, showAnswer, showChange, showNothing, showSamples } from "./show.js";
 
 const state = { about: null, picture: null, original: null, changed: null, epsilon: 0, alpha: null };
@@ -142,7 +142,7 @@ function shrink() {
   if (state.changed === null) return;
   const scale = scales();
   const norm = lengthOf(state.changed.map((number, place) => (number - state.original[place]) / scale[place]));
-  const share = Math.min(1, (0.999 * state.epsilon) / norm);
+  const share = shareWithin(state.epsilon, norm);
   change(state.changed.map((number, place) => state.original[place] + share * (number - state.original[place])));
 }
 

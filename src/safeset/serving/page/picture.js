@@ -3,6 +3,9 @@
 // Their L2 norm. An image of 224 × 224 pixels has more numbers than a function can have arguments, as of Math.hypot.
 export const lengthOf = (numbers) => Math.sqrt(numbers.reduce((sum, number) => sum + number * number, 0));
 
+// What part of a change fits into a ball: all of one that is none, as of an attack where ε is 0.
+export const shareWithin = (epsilon, norm) => (norm > 0 ? Math.min(1, (0.999 * epsilon) / norm) : 1);
+
 export class Picture {
   constructor([channels, height, width], low, high) {
     Object.assign(this, { channels, height, width, low, high, size: height * width });
