@@ -115,7 +115,10 @@ REFUSED = {
     "group norm": (lambda x: functional.group_norm(x, 2), "a norm over the data"),
     "norm by hand": (lambda x: (x - x.mean(1, keepdim=True)) / x.var(1, keepdim=True).sqrt(), "Use batch norm"),
     "norm of roots": (lambda x: x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6), "Use batch norm"),
-    "norm of a matrix": (lambda x: torch.linalg.norm(x.view(-1, 2, 4), 2, dim=(1, 2)), "norm of a matrix"),
+    "norm of a matrix": (
+        lambda x: torch.linalg.norm(x.view(-1, 2, 4), 2, (1, 2))[:, None].expand(-1, 8),
+        "norm of a matrix",
+    ),
     "unsorted": (lambda x: x.topk(8, sorted=False).values, "whose order is not defined"),
     "jump": (lambda x: functional.threshold(x, 0.5, 0.0), "jumps"),
     "gathered by the input": (lambda x: x.gather(1, x.argsort(1)), "jumps"),

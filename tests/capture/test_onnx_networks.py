@@ -154,7 +154,7 @@ def test_gates_of_opset_13_are_seen(nodes, seen, tmp_path):
     # Of opset 13 both have no operator of their own: torch writes them as products.
     constants = {"w": np.random.default_rng(2).normal(size=(5, 3))}
     nodes = [*nodes, node("Mul", "x", "g", outputs=("a",)), node("MatMul", "a", "w")]
-    path = save(model(nodes, (5,), constants=constants, opset=13), tmp_path)
+    path = save(model(nodes, (5,), constants=constants, opset=13, double=False), tmp_path)
     assert seen in kinds(path)
     x = 3 * torch.randn(6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     np.testing.assert_allclose(read_onnx(path).run(x).numpy(), runtime(path)(x.numpy()), rtol=1e-4, atol=1e-5)

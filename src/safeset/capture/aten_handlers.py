@@ -62,6 +62,7 @@ def _norm(graph: Graph, a: Arguments, name: str) -> View:
 def _linalg_norm(graph: Graph, a: Arguments, name: str) -> View:
     if a.ord is not None and len(axes_of(a)) != 1:
         raise UnsupportedLayerError("a norm of a matrix: only that of vectors is supported, x.norm(dim=…)")
+    a.ord = 2 if a.ord is None else a.ord
     return _norm(graph, a, name)
 
 
