@@ -116,7 +116,7 @@ REFUSED = {
     "norm by hand": (lambda x: (x - x.mean(1, keepdim=True)) / x.var(1, keepdim=True).sqrt(), "Use batch norm"),
     "norm of roots": (lambda x: x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6), "Use batch norm"),
     "norm of a matrix": (
-        lambda x: torch.linalg.norm(x.view(-1, 2, 4), 2, (1, 2))[:, None].expand(-1, 8),
+        lambda x: torch.linalg.norm(x[:, None], "fro", (1, 2))[:, None].expand(-1, 8),
         "norm of a matrix",
     ),
     "unsorted": (lambda x: x.topk(8, sorted=False).values, "whose order is not defined"),
