@@ -71,7 +71,7 @@ def certify(
             raise expected(f"no {given} beside {run}, which certifies by itself", others[given], "Certify the run.")
         records = certify_exported(exported, files, **options)
         unread = _show(records, as_json=as_json, as_csv=as_csv, header=True)
-        console.err.print(exported.note, "dim")
+        console.err.print(exported.note, style="dim")
         _report_unread(unread)
         return
     from safeset.runs.certify_files import certify_files
@@ -97,7 +97,7 @@ def certify(
         records = console.show_wait(records, "proving the network's bounds")
         unread = _show(records, as_json=as_json, as_csv=as_csv, header=workers.first)
     if is_onnx(run) and workers.first:
-        console.err.print(COVERED, "dim")
+        console.err.print(COVERED, style="dim")
     console.print_notes(notes)
     if proof is not None:
         _write_proof(proof, proofs, Path(run) / "model.safetensors")

@@ -66,4 +66,4 @@ def export(
     about = f"{shorten(says['guarantee'])} by {says['method']}, ε = {shown_epsilon(says['epsilon'])} unless another is"
     console.out.print(f"Written: {target} ({shown}): {about} given, in {says['units']}.")
     console.out.print("`safeset certify` takes it like a run, and needs no torch.")
-    console.err.print(f"{'Float32. ' if float32 else ''}Covered: {says['covers']}.", "dim")
+    console.err.print(f"{'Float32. ' if float32 else ''}Covered: {says['covers']}.", style="dim")

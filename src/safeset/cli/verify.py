@@ -54,7 +54,7 @@ def verify(
             write_whole(witness, f"{verdict.answer}\n{text}\n")
     console.err.print(verdict.reason)
     if verdict.answer != "unknown" and model.suffix.lower() == ".onnx":
-        console.err.print(COVERED, "dim")
+        console.err.print(COVERED, style="dim")
 
 
 def _given(files: list[Path], networks: list[str]) -> tuple[Path, Path, str | None]:
