@@ -14,10 +14,11 @@ from helpers.onnx_files import model, node, runtime, save
 from safeset.capture.from_onnx import read_onnx
 from safeset.capture.onnx_comparison import compare_with_runtime
 from safeset.capture.program_network import ProgramNetwork
-from safeset.program.activations import SiLU
+from safeset.program.activations import Mish, SiLU
 from safeset.program.entries import Shift
 from safeset.program.erf import ErfGELU
 from safeset.program.linear import Linear
+from safeset.program.piecewise import Hardswish
 from safeset.verification.networks import read_network
 
 IMAGE = (3, 8, 8)
@@ -139,6 +140,24 @@ def test_silu_and_gelu_are_seen(tmp_path):
     export(NETWORKS["gelu"](), tmp_path / "gelu.onnx", opset=17, dynamo=False, batch=True)
     assert SiLU in kinds(tmp_path / "silu.onnx")
     assert ErfGELU in kinds(tmp_path / "gelu.onnx")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "seen"),
+    [
+        ([node("Softplus", "x", outputs=("s",)), node("Tanh", "s", outputs=("g",))], Mish),
+        ([node("HardSigmoid", "x", outputs=("g",), alpha=1 / 6)], Hardswish),
+    ],
+    ids=["mish", "hardswish"],
+)
+def test_gates_of_opset_13_are_seen(nodes, seen, tmp_path):
+    # Of opset 13 both have no operator of their own: torch writes them as products.
+    constants = {"w": np.random.default_rng(2).normal(size=(5, 3))}
+    nodes = [*nodes, node("Mul", "x", "g", outputs=("a",)), node("MatMul", "a", "w")]
+    path = save(model(nodes, (5,), constants=constants, opset=13, double=False), tmp_path)
+    assert seen in kinds(path)
+    x = 3 * torch.randn(6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    np.testing.assert_allclose(read_onnx(path).run(x).numpy(), runtime(path)(x.numpy()), rtol=1e-4, atol=1e-5)
 
 
 W, BIAS = np.random.default_rng(0).normal(size=(5, 3)), np.array([1.0, 2.0, 3.0])

@@ -44,6 +44,7 @@ def test_of_an_onnx_file_it_is_said_which_rounding_is_covered(work):
     output, errors = safeset("verify", "net.onnx", "no.vnnlib", cwd=work)
     assert output == "unsat\n"
     assert errors.count("Not covered: the rounding of a runtime.") == 1
+    assert errors.rstrip().endswith("runtime.")
     assert "Not covered" not in safeset("verify", "net.nnet", "no.vnnlib", cwd=work)[1]
 
 

@@ -19,11 +19,11 @@ from safeset.errors import UnsupportedLayerError
 STRUCTURE = frozenset(
     """
     alias channel_shuffle chunk clone constant_pad_nd contiguous detach diagonal expand expand_as flatten flip fliplr
-    flipud hsplit im2col index index_select lift_fresh_copy moveaxis movedim mT narrow native_channel_shuffle numpy_T
-    pad _pad_circular permute pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d repeat repeat_interleave
-    replication_pad1d replication_pad2d reshape _reshape_alias roll rot90 select slice split split_with_sizes squeeze
-    swapaxes swapdims t take_along_dim tensor_split tile transpose unbind unflatten unfold unsafe_chunk unsafe_split
-    _unsafe_view unsqueeze upsample_nearest1d upsample_nearest2d view view_as vsplit
+    flipud gather hsplit im2col index index_select lift_fresh_copy moveaxis movedim mT narrow native_channel_shuffle
+    numpy_T pad _pad_circular permute pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d repeat
+    repeat_interleave replication_pad1d replication_pad2d reshape _reshape_alias roll rot90 select slice split
+    split_with_sizes squeeze swapaxes swapdims t take_along_dim tensor_split tile transpose unbind unflatten unfold
+    unsafe_chunk unsafe_split _unsafe_view unsqueeze upsample_nearest1d upsample_nearest2d view view_as vsplit
     """.split()  # noqa: SIM905
 )
 # What is proved is float64: a value that is cast to something coarser would be another one.

@@ -59,9 +59,29 @@ def _norm(graph: Graph, a: Arguments, name: str) -> View:
     return ex.root_of_squares(graph, view_of(a.input), axes_of(a), bool(getattr(a, "keepdim", False)), name)
 
 
+def _linalg_norm(graph: Graph, a: Arguments, name: str) -> View:
+    if a.ord is not None and len(axes_of(a)) != 1:
+        raise UnsupportedLayerError("a norm of a matrix: only that of vectors is supported, x.norm(dim=…)")
+    a.ord = 2 if a.ord is None else a.ord
+    return _norm(graph, a, name)
+
+
 def _sort(graph: Graph, a: Arguments, name: str) -> tuple[View, Absent]:
     axis, descending = getattr(a, "dim", -1), bool(getattr(a, "descending", False))
     return ex.ordered(graph, view_of(a.input), axis, descending, name), PLACES
+
+
+def _topk(graph: Graph, a: Arguments, name: str) -> tuple[View, Absent]:
+    if not a.sorted:
+        raise UnsupportedLayerError("topk without sorted=True, whose order is not defined")
+    found, places = _sort(graph, Arguments(input=a.input, dim=a.dim, descending=a.largest), name)
+    return found.map(lambda entries: entries.narrow(a.dim, 0, a.k)), places
+
+
+def _threshold(graph: Graph, a: Arguments, name: str) -> View:
+    if not a.threshold == a.value == 0:
+        raise UnsupportedLayerError(REFUSED["threshold"])
+    return graph.add(ReLU(), view_of(a.input), name=name)
 
 
 def _linear(graph: Graph, a: Arguments, name: str) -> View:
@@ -192,8 +212,10 @@ HANDLERS: dict[str, Handler] = {
     "fmax": lambda graph, a, name: _extreme(graph, a, name, least=False),
     "fmin": lambda graph, a, name: _extreme(graph, a, name, least=True),
     "linalg_vector_norm": _norm,
+    "linalg_norm": _linalg_norm,
     "norm": _norm,
     "sort": _sort,
+    "topk": _topk,
     "msort": lambda graph, a, name: ex.ordered(graph, view_of(a.input), 0, False, name),
     "linear": _linear,
     "matmul": _matmul,
@@ -219,6 +241,7 @@ HANDLERS: dict[str, Handler] = {
     "adaptive_max_pool2d": _adaptive_max,
     "relu": unless_squares(_pointwise(lambda a: ReLU())),
     "relu6": _pointwise(lambda a: Clamp(0.0, 6.0)),
+    "threshold": _threshold,
     "abs": unless_squares(_pointwise(lambda a: Absolute())),
     "leaky_relu": _pointwise(lambda a: LeakyReLU(float(a.negative_slope))),
     "prelu": _prelu,

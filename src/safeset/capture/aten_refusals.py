@@ -20,7 +20,7 @@ REFUSED: Mapping[str, str] = {
         "evaluation",
     ),
     **dict.fromkeys(
-        ("var", "var_mean", "std", "std_mean"),
+        ("var", "var_mean", "std", "std_mean", "rsqrt"),
         f"what is divided by the spread of an input's own data, as in a norm written by hand, {_NO_CONSTANT}. Use "
         "batch norm, whose statistics are constants in evaluation",
     ),
@@ -41,7 +41,7 @@ REFUSED: Mapping[str, str] = {
         "softmax inside a network is not supported. At the end, leave it out: the network must give plain logits, and "
         "softmax keeps their order",
     ),
-    "glu": GATES,
+    **dict.fromkeys(("glu", "prod", "bilinear"), GATES),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "recurrent layers are not supported: use convolutions"),
     "sqrt": "a root is infinitely steep at 0, unless it is that of a sum of squares",
     "pow": "a power other than a square under a root is arbitrarily steep",
@@ -49,7 +49,9 @@ REFUSED: Mapping[str, str] = {
     "log": f"log {_NO_CONSTANT}",
     "reciprocal": f"1/x {_NO_CONSTANT}",
     **dict.fromkeys(
-        ("where", "gt", "lt", "ge", "le", "eq", "ne", "sign", "round", "floor", "ceil", "argmax", "topk", "bernoulli"),
+        """
+        where gt lt ge le eq ne sign round floor ceil argmax argmin argsort threshold hardshrink bernoulli
+        """.split(),  # noqa: SIM905
         "a choice that depends on the input jumps. Write it with relu, maximum, minimum or clamp",
     ),
 }

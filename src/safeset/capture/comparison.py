@@ -8,6 +8,7 @@ from safeset.program.program import Program
 
 TOLERANCE = 1e-6  # between the captured and the original logits, relative to the largest: rounding is far smaller
 ONE_TENSOR = "Wrap it in a module whose forward returns its logits alone."
+BATCH_OF_ONE = "Of a batch of 1, squeeze() without an axis takes the batch away too: name the axes, or use flatten(1)."
 DEPENDS = "Expected a forward that treats a point alike in every batch, but got one that computes with its size."
 BATCHES = (1, 5)  # of points at which both are compared
 
@@ -25,7 +26,8 @@ def compare(network: nn.Module, program: Program) -> None:
         original = _logits(network, x.clone())
         if not isinstance(original, Tensor) or original.shape != found.shape:
             got = tuple(original.shape) if isinstance(original, Tensor) else f"a {type(original).__name__}"
-            raise expected(f"logits of shape {tuple(found.shape)}", got, ONE_TENSOR)
+            remedy = BATCH_OF_ONE if isinstance(original, Tensor) and batch == 1 else ONE_TENSOR
+            raise expected(f"logits of shape {tuple(found.shape)}", got, remedy)
         if not bool(((found - original).abs() <= TOLERANCE * (original.abs().amax(dim=1, keepdim=True) + 1e-3)).all()):
             raise UnsupportedLayerError(
                 f"Expected the captured network to compute what {type(network).__name__} computes, but got other "
@@ -38,14 +40,29 @@ def _logits(network: nn.Module, x: Tensor) -> Tensor:
     """What the network itself gives.
 
     Raises:
-        UnsupportedLayerError: if it does not run in float64, as with tensors that are no buffers.
+        UnsupportedLayerError: if it does not run in float64, as with tensors that are no buffers, or on one point.
     """
     try:
         with torch.no_grad():
             return network(x)  # type: ignore[no-any-return]
-    except RuntimeError as error:
+    except Exception as error:  # whatever a user's forward may raise
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        if len(x) == 1 and _runs(network, x.repeat(BATCHES[-1], *(1,) * (x.ndim - 1))):
+            raise UnsupportedLayerError(
+                f"Expected a network that runs on a batch of 1, but got a {type(network).__name__} that does not: "
+                f"{reason}. {BATCH_OF_ONE}"
+            ) from None
         raise UnsupportedLayerError(
             f"Expected a network that runs in float64, but got a {type(network).__name__} that does not: {reason}. "
             "Tensors that are no parameters keep their type: register them as buffers."
         ) from None
+
+
+def _runs(network: nn.Module, x: Tensor) -> bool:
+    """Whether the network gives anything for a batch."""
+    try:
+        with torch.no_grad():
+            network(x)
+    except Exception:
+        return False
+    return True

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from safeset.capture.aten_refusals import GATES
+from safeset.capture.gates import gated
 from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
-from safeset.program.activations import Sigmoid, SiLU
 from safeset.program.entries import Clamp, Scale, Shift
-from safeset.program.erf import Erf, ErfGELU
 from safeset.program.l2_pool import RootOfSquares
 from safeset.program.linear import Linear
 from safeset.program.operation import Operation
@@ -66,12 +65,13 @@ def added(graph: Graph, x: Value, y: Value, name: str, *, sign: int = 1) -> Valu
 
 
 def negated(graph: Graph, x: View, name: str) -> View:
-    """−x."""
-    return multiplied(graph, x, torch.tensor(-1.0, dtype=torch.float64), name)
+    """−x; of a negative what it is the negative of."""
+    positive = _unnegated(graph, x)
+    return positive if positive is not None else multiplied(graph, x, torch.tensor(-1.0, dtype=torch.float64), name)
 
 
 def multiplied(graph: Graph, x: Value, y: Value, name: str) -> View:
-    """The product with a constant; x·sigmoid(x) is SiLU, and x·½(1 + erf(x/√2)) is GELU."""
+    """The product with a constant; x·sigmoid(x) is SiLU, and x·½(1 + erf(x/√2)) is GELU: see `gated`."""
     if isinstance(x, View) and isinstance(y, View):
         return _product(graph, x, y, name)
     value, constant = (x, y) if isinstance(x, View) else (y, x)
@@ -106,6 +106,14 @@ def _with(graph: Graph, x: View, constant: Tensor, name: str, makes: Callable[[T
     return graph.add(makes(constant[0].contiguous().to(graph.device)), x, name=name)
 
 
+def _unnegated(graph: Graph, value: View) -> View | None:
+    """What a value is the negative of, if it is just that."""
+    found = graph.operation_of(value)
+    if found is None or not isinstance(found[0], Scale) or found[0].scale.numel() > 1 or float(found[0].scale) != -1:
+        return None
+    return found[1].map(lambda places: places.reshape(value.shape))
+
+
 def _together(x: View, y: View) -> tuple[View, View]:
     """Both in the shape that they have together, as torch broadcasts."""
     places = torch.broadcast_tensors(x.places, y.places)  # type: ignore[no-untyped-call]
@@ -115,44 +123,17 @@ def _together(x: View, y: View) -> tuple[View, View]:
 def _product(graph: Graph, x: View, y: View, name: str) -> View:
     """Products of two values that have a Lipschitz constant all the same."""
     for value, factor in ((x, y), (y, x)):
-        found = graph.operation_of(factor)
-        if (
-            found
-            and isinstance(found[0], Sigmoid)
-            and value.shape == factor.shape
-            and graph.is_same_value(found[1], value)
-        ):
-            return graph.add(SiLU(), value, name=name)
-        gelu = _gelu(graph, value, factor, name)
-        if gelu is not None:
-            return gelu
+        found = gated(graph, value, factor)
+        if found is not None:
+            argument = found.value.map(lambda places: places.reshape(value.shape))  # noqa: B023 (called at once)
+            entering = _times(graph, argument, found.before, name)
+            return _times(graph, graph.add(found.activation, entering, name=name), found.after, name)
     raise UnsupportedLayerError(GATES)
 
 
-def _gelu(graph: Graph, value: View, factor: View, name: str) -> View | None:
-    """A·x times b·(1 + erf(c·x)), however the numbers are spread, as GELU of c, scaled by 2ab."""
-    before, outer = _unscaled(graph, value)
-    shifted, inner = _unscaled(graph, factor)
-    found = graph.operation_of(shifted)
-    if found is None or not isinstance(found[0], Shift) or not bool((found[0].shift == 1).all()):
-        return None
-    found = graph.operation_of(found[1])
-    if found is None or not isinstance(found[0], Erf):
-        return None
-    argument, rate = _unscaled(graph, found[1])
-    if rate <= 0 or value.shape != factor.shape or not graph.is_same_value(argument, before):
-        return None
-    made = graph.add(ErfGELU(rate), before.map(lambda places: places.reshape(value.shape)), name=name)
-    scale = 2 * outer * inner
-    return made if scale == 1 else multiplied(graph, made, torch.tensor(scale, dtype=torch.float64), name)
-
-
-def _unscaled(graph: Graph, value: View) -> tuple[View, float]:
-    """What a value was before products with one number, and the number."""
-    factor = 1.0
-    while (found := graph.operation_of(value)) and isinstance(found[0], Scale) and found[0].scale.numel() == 1:
-        factor, value = factor * float(found[0].scale), found[1]
-    return value, factor
+def _times(graph: Graph, value: View, number: float, name: str) -> View:
+    """A value times one number."""
+    return value if number == 1 else multiplied(graph, value, torch.tensor(number, dtype=torch.float64), name)
 
 
 # -- matrices ---------------------------------------------------------------------------------------------------------
@@ -291,6 +272,9 @@ def _check_axes(axes: Sequence[int]) -> None:
 def larger(graph: Graph, x: Value, y: Value, name: str, *, smaller: bool = False) -> View:
     """The larger, or the smaller, of two values, entry by entry; both of the same two are one node."""
     if isinstance(x, View) and isinstance(y, View):
+        one, other = _unnegated(graph, x), _unnegated(graph, y)
+        if one is not None and other is not None:  # max(−x, −y) is −min(x, y)
+            return negated(graph, larger(graph, one, other, name, smaller=not smaller), name)
         first, second = _together(x, y)
         if float(first.places.reshape(-1)[0]) > float(second.places.reshape(-1)[0]):
             first, second = second, first  # so that max(x, y) and min(y, x) are of the same two

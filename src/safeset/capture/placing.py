@@ -17,7 +17,7 @@ from safeset.capture.expressions import Squares
 from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
 
-JOINING = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack"})
+JOINING = frozenset({"cat", "concat", "concatenate", "stack", "hstack", "vstack", "column_stack"})
 WRITING = frozenset({"slice_scatter", "select_scatter", "diagonal_scatter", "copy", "where", "masked_fill"})
 PLACING = JOINING | WRITING
 # What gives constants in the shape of a value; what is not initialised is 0 here, and compared with the network.
