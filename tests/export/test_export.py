@@ -171,11 +171,12 @@ def test_no_class_of_python_s_coverage_set_is_missing_in_a_file(tmp_path):
             assert not (coverage.sets(x, near).numpy() & ~there).any()
 
 
-def test_no_class_is_missing_where_a_set_would_be_empty(tmp_path):
+@pytest.mark.parametrize("by_class", [False, True])
+def test_no_class_is_missing_where_a_set_would_be_empty(tmp_path, by_class):
     net, x = cancelling("standard")
     frozen = net.frozen()
     y = frozen(x).argmax(dim=1)
-    coverage = Coverage.calibrate(net, x[:40], y[:40], alpha=0.5)
+    coverage = Coverage.calibrate(net, x[:40], y[:40], alpha=0.5, by_class=by_class)
     model = exported(net, tmp_path / "m.onnx", coverage=coverage)
     near, far, own = x[40:70], x[70:], y[40:70]
     for _ in range(60):  # to where two classes are the best, and rounding alone decides which one is
@@ -187,6 +188,11 @@ def test_no_class_is_missing_where_a_set_would_be_empty(tmp_path):
     found = model.run(border.numpy(), 0.0)["coverage_set"]
     assert not (coverage.sets(border).numpy() & ~found).any()
     assert found.sum(axis=1).mean() < 3
+    missing = (coverage.thresholds - coverage.scores(border)).amin(dim=1)  # here the file has a class, Python none
+    for epsilon in missing[missing > 0].tolist():
+        near = math.nextafter(epsilon, 0.0)
+        there = model.run(border.numpy(), near)["coverage_set"]
+        assert not (coverage.sets(border, near).numpy() & ~there).any()
 
 
 def test_what_is_never_certified(net, tmp_path):

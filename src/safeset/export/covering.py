@@ -49,21 +49,22 @@ def coverage_set(seen: Seen, coverage: Coverage, constants: Constants, epsilon: 
     score = graph.where((epsilon > 0.0) & (abs(moved) < math.inf), above(moved), moved)
     score = graph.where(seen.known, score, math.inf)
     member = ~(score < numbers(coverage.thresholds))
-    best = ~(score < largest_from_below(radii, k, ties.T, epsilon))
-    found = member | (best & ~member.any(1, keep=True))
-    return found | ~valid
+    least = scores_from_below(radii, k, ties.T, epsilon)
+    # Python's set may be empty where this one is not, and its best class another one: all that may be are added.
+    best = ~(score < least.max(1, keep=True))
+    is_sure = (~(least < numbers(coverage.thresholds))).any(1, keep=True)
+    return member | (best & ~is_sure) | ~valid
 
 
-def largest_from_below(radii: Value, k: int, ties: Array, epsilon: Value) -> Value:
-    """What the largest score of a point is at the least, (batch, 1), from r_yj rounded up, (batch, y, j).
+def scores_from_below(radii: Value, k: int, ties: Array, epsilon: Value) -> Value:
+    """What Python's scores at ε are at the least, (batch, classes), from r_yj rounded up, (batch, y, j).
 
-    Where logits are equal to rounding, Python may find another class the best: all that may be are in a set that would
-    be empty. −r_jy from above is r_yj from below; that of equal rows, `ties`, at [j, y], is known.
+    −r_jy from above is r_yj from below; that of equal rows, `ties`, at [j, y], is known.
     """
     graph = radii.graph
     others = graph.where(np.isnan(ties), radii, np.nan_to_num(-ties, nan=0.0, posinf=math.inf, neginf=-math.inf))
     largest = graph.several("TopK", 2, others, np.array([k]), axis=1, largest=1, sorted=1)[0]
-    moved = (-largest.taken(np.array(k - 1), 1)).max(1, keep=True) + epsilon
+    moved = -largest.taken(np.array(k - 1), 1) + epsilon
     return graph.where(abs(moved) < math.inf, -above(-moved), moved)
 
 

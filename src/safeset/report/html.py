@@ -62,10 +62,10 @@ def paragraph(text: str, **attributes: object) -> Html:
     """A paragraph; no option of a command is broken at its hyphens.
 
     >>> paragraph("or --hold-out 0.1")
-    '<p>or <span class="whole">--hold-out</span> 0.1</p>'
+    '<p>or <span class="unbroken">--hold-out</span> 0.1</p>'
     """
     parts = re.split(r"(--[a-z][a-z-]*)", text)
-    shown = (element("span", part, class_="whole") if place % 2 else part for place, part in enumerate(parts))
+    shown = (element("span", part, class_="unbroken") if place % 2 else part for place, part in enumerate(parts))
     return element("p", *shown, **attributes)
 
 
@@ -86,7 +86,7 @@ def table(caption: str, header: Iterable[object], rows: Iterable[Iterable[object
         return element("td", value, class_=kind) if place else element("th", value, scope="row")
 
     def heading(place: int, name: object) -> Html:
-        kind = None if place < texts else "number whole" if len(str(name)) <= SHORT else "number"
+        kind = None if place < texts else "number unbroken" if len(str(name)) <= SHORT else "number"
         return element("th", name, scope="col", class_=kind)
 
     head = join(heading(place, name) for place, name in enumerate(header))

@@ -156,8 +156,9 @@ async function attack() {
   try {
     const found = await ask("page/attack", JSON.stringify(question));
     if (!isSame(question, asked())) sayOfAttack();
-    else if (found.numbers && state.changed === changed) change(found.numbers, { ...found, words: `${found.words} It is shown above.` });
-    else sayOfAttack(found.kind, found.words);
+    else if (found.numbers && state.changed === changed) {
+      change(found.numbers, { ...found, words: `${found.words} What came nearest is shown above.` });
+    } else sayOfAttack(found.kind, found.words);
   } catch (error) {
     sayOfAttack();
     complain(error);
