@@ -19,6 +19,7 @@ from safeset.runs.calibrate import read_coverage
 from safeset.runs.data import load_run_data
 from safeset.runs.evaluate import evaluate_net
 from safeset.runs.evaluate_coverage import evaluate_coverage
+from safeset.runs.library import title_of
 from safeset.runs.load import load_run
 from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
@@ -124,7 +125,7 @@ def look_at(
         about = evaluate_coverage(coverage, points.test, radii, attack=False, progress=progress)
         more["coverage"] = plain(about)
     return Findings(
-        name=str(run.path),
+        name=title_of(run.path),
         recipe=recipe,
         recipe_text=run.recipe.read_text(errors="replace"),
         evaluation=evaluation,

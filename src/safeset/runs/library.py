@@ -49,3 +49,12 @@ def is_onnx(path: str | Path) -> bool:
 def is_shipped(path: Path) -> bool:
     """Whether a path lies among the models that come with safeset: nothing is written there."""
     return model_folder().resolve() in path.resolve().parents
+
+
+def title_of(path: Path) -> str:
+    """What people call a run: a model that comes with safeset by its name, not by where it is installed.
+
+    >>> title_of(model_folder() / "acasxu" / "targeted"), title_of(Path("runs") / "digits")
+    ('acasxu/targeted', 'runs/digits')
+    """
+    return path.resolve().relative_to(model_folder().resolve()).as_posix() if is_shipped(path) else str(path)
