@@ -38,6 +38,18 @@ def min_max(x):
     return torch.cat([torch.maximum(first, second), torch.minimum(second, first)], dim=1)
 
 
+def halves(spelling):
+    """What is made of the first and the second half of the channels, beside each other."""
+    return lambda x: torch.cat(spelling(*x.chunk(2, dim=1)), dim=1)
+
+
+def min_max_of_slices(x):
+    """Of some pairs, from what was computed of all."""
+    first, second = x.chunk(2, dim=1)
+    bent = (first - second).relu()[:, 1:3]
+    return torch.cat([second[:, 1:3] + bent, first[:, 1:3] - bent], dim=1)
+
+
 def shift(x):
     """A circular shift of some channels, by splits and rolls."""
     one, two, rest = x.split([2, 2, 4], dim=1)
@@ -52,6 +64,23 @@ ONE = {
         (8,),
     ),
     "min-max of negatives": (lambda x: min_max(-x).neg(), (8,)),
+    "min-max by relu": (halves(lambda a, b: (b + (a - b).relu(), a - (a - b).relu())), (8,)),
+    "min-max by relu, other way": (halves(lambda a, b: ((b - a).relu() + a, -((b - a).relu() - b))), (8, 2)),
+    "min-max by abs": (halves(lambda a, b: ((a + b + (a - b).abs()) / 2, 0.5 * (a + b - (b - a).abs()))), (8,)),
+    "min-max by halves": (
+        halves(lambda a, b: (a / 2 + b / 2 + (a - b).abs() / 2, (a + b) / 2 - (a - b).abs() / 2)),
+        (8,),
+    ),
+    "min-max by lerp": (halves(lambda a, b: (torch.lerp(a, b, 0.5) + (a / 2 - b / 2).abs(), a.minimum(b))), (8,)),
+    "min-max, divided last": (
+        lambda x: torch.stack([(s := x[:, ::2] + x[:, 1::2]) + (d := (x[:, ::2] - x[:, 1::2]).abs()), s - d], 2) / 2,
+        (8,),
+    ),
+    "min-max by the rest": (halves(lambda a, b: (m := torch.maximum(a, b), a + b - m)), (8,)),
+    "max-min by the rest": (halves(lambda a, b: (a - torch.minimum(a, b) + b, torch.minimum(b, a))), (8,)),
+    "min-max by the distance": (halves(lambda a, b: (m := b + (a - b).relu(), m - (a - b).abs())), (8,)),
+    "min-max of slices": (min_max_of_slices, (8,)),
+    "min-max, negated": (halves(lambda a, b: (-torch.max(a, b), (-a - b + (a - b).abs()) / 2)), (8,)),
     "group sort by topk": (lambda x: x.view(-1, 2, 4).topk(4, dim=2).values, (8,)),
     "largest": (lambda x: x.view(-1, 2, 4).topk(2, dim=1, largest=False)[0][:, :, ::2].repeat(1, 1, 2) / 2**0.5, (8,)),
     "threshold": (lambda x: functional.threshold(x, 0, 0), (8,)),
@@ -98,6 +127,11 @@ def test_what_is_one_lipschitz_counts_as_one_however_it_is_written(name):
         (lambda x: x.expand(-1, 8), math.sqrt(8)),
         (lambda x: functional.pad(x[:, None], (1, 1), mode="circular")[:, 0], math.sqrt(2)),
         (lambda x: x + x.flip(1), 2.0),
+        (lambda x: x + x.relu(), 2.0),
+        (lambda x: x - 0.5 * (x - x.flip(1)).abs(), 2.0),
+        (halves(lambda a, b: (a + b - (a + b).abs(), a * 0)), 4.0),  # 2·min(a + b, 0)
+        (halves(lambda a, b: (2.0 * a.maximum(b), a + b - (a - b).abs())), 2.0),
+        (halves(lambda a, b: (2.0 * a - (a - b).relu(), b * 0)), 4.0),  # no maximum
         (lambda x: torch.cat([x.relu(), (-2 * x).relu()], dim=1), math.sqrt(5)),
     ],
 )
@@ -105,6 +139,28 @@ def test_constants(function, constant):
     shape = (1,) if constant == math.sqrt(8) else (8,)
     features = function(torch.zeros(2, *shape)).shape[1]
     assert reach(function, shape=shape, features=features) == pytest.approx(constant, rel=2e-7)
+
+
+def test_an_extreme_is_not_read_into_factors_that_training_changes():
+    """A gain of ½ makes a maximum of this; by the time of the next proof it may be another number."""
+
+    class Gain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain, self.head = nn.Parameter(torch.tensor(0.5)), nn.Linear(4, 3)
+
+        def forward(self, x):
+            a, b = x.chunk(2, dim=1)
+            return self.head(self.gain * (a + b) + self.gain * (a - b).abs())
+
+    net = CertifiedNet(Gain(), input_shape=(8,), guarantee="standard", epsilon=0.1)
+    net.bounds()
+    before, _ = net.estimate(None, net.start_vectors(), 1)
+    with torch.no_grad():
+        net.network.gain.fill_(2.0)
+    after, _ = net.estimate(None, net.start_vectors(), 1)
+    assert float(after.scale.detach()) == pytest.approx(4 * float(before.scale.detach()))
+    assert float(net.bounds().head.scale) >= 4.0
 
 
 REFUSED = {

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from safeset.capture.aten_refusals import GATES
+from safeset.capture.extremes import Extreme, extreme
 from safeset.capture.gates import gated
 from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
@@ -56,7 +57,9 @@ def added(graph: Graph, x: Value, y: Value, name: str, *, sign: int = 1) -> Valu
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         return x + sign * y
     if isinstance(x, View) and isinstance(y, View):
-        return graph.total(_together(x, y), (1, sign), name=name)
+        x, y = _together(x, y)
+        found = extreme(graph, [(x, 1), (y, sign)])
+        return graph.total((x, y), (1, sign), name=name) if found is None else _extreme(graph, found, x, name)
     if isinstance(x, View):
         assert isinstance(y, Tensor)
         return _shifted(graph, x, sign * y.double(), name)
@@ -77,6 +80,10 @@ def multiplied(graph: Graph, x: Value, y: Value, name: str) -> View:
     value, constant = (x, y) if isinstance(x, View) else (y, x)
     assert isinstance(value, View)
     assert isinstance(constant, Tensor)
+    _check_finite(constant)
+    found = extreme(graph, [(value, float(constant))]) if constant.numel() == 1 else None
+    if found is not None and constant.ndim <= len(value.shape):
+        return _extreme(graph, found, value, name)
     return _with(graph, value, constant.double(), name, Scale)
 
 
@@ -104,6 +111,12 @@ def _with(graph: Graph, x: View, constant: Tensor, name: str, makes: Callable[[T
             "a constant with numbers of its own for each point of a batch treats them differently"
         )
     return graph.add(makes(constant[0].contiguous().to(graph.device)), x, name=name)
+
+
+def _extreme(graph: Graph, found: Extreme, like: View, name: str) -> View:
+    """The larger or the smaller of two values, as which a sum was recognised."""
+    first, second = (each.map(lambda places: places.reshape(like.shape)) for each in (found.first, found.second))
+    return larger(graph, first, second, name, smaller=found.smaller, factor=found.factor)
 
 
 def _unnegated(graph: Graph, value: View) -> View | None:
@@ -269,17 +282,23 @@ def _check_axes(axes: Sequence[int]) -> None:
 # -- maxima -----------------------------------------------------------------------------------------------------------
 
 
-def larger(graph: Graph, x: Value, y: Value, name: str, *, smaller: bool = False) -> View:
-    """The larger, or the smaller, of two values, entry by entry; both of the same two are one node."""
+def larger(graph: Graph, x: Value, y: Value, name: str, *, smaller: bool = False, factor: float = 1.0) -> View:
+    """The larger, or the smaller, of two values, entry by entry; both of the same two are one node.
+
+    Of two values that depend on the input it is multiplied by a factor, both at once.
+    """
     if isinstance(x, View) and isinstance(y, View):
         one, other = _unnegated(graph, x), _unnegated(graph, y)
         if one is not None and other is not None:  # max(−x, −y) is −min(x, y)
-            return negated(graph, larger(graph, one, other, name, smaller=not smaller), name)
+            return larger(graph, one, other, name, smaller=not smaller, factor=-factor)
         first, second = _together(x, y)
         if float(first.places.reshape(-1)[0]) > float(second.places.reshape(-1)[0]):
             first, second = second, first  # so that max(x, y) and min(y, x) are of the same two
         pair = View(torch.stack([each.places.reshape(graph.points, -1) for each in (first, second)], dim=1))
         both = graph.add_once(MinMax(), pair, name=name)
+        if factor != 1:
+            scale = torch.full((1,) * len(both.point), factor, dtype=torch.float64, device=graph.device)
+            both = graph.add_once(Scale(scale), both, name=name)
         return View(both.places[:, int(smaller)].reshape(first.shape))
     value, constant = (x, y) if isinstance(x, View) else (y, x)
     assert isinstance(value, View)

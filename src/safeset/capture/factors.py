@@ -27,14 +27,14 @@ class Factors:
 
     def computed(self, node: fx.Node) -> None:
         """A constant is computed from others."""
-        read = self._read(node)
+        read = self.read_by(node)
         if read:
             follows = len(read) == 1 and name_of(node.target) in SAME_ENTRIES
             self._parameters[node] = read[0] if follows else COMPUTED
 
     def made(self, node: fx.Node, nodes: Sequence[Node]) -> None:
         """An operation has become some nodes of the program."""
-        read = self._read(node)
+        read = self.read_by(node)
         for each in nodes if read else ():
             if isinstance(each.operation, Scale | PReLU):
                 follows = (
@@ -42,5 +42,6 @@ class Factors:
                 )
                 self.by_node[each.name] = read[0] if follows else COMPUTED
 
-    def _read(self, node: fx.Node) -> list[str]:
+    def read_by(self, node: fx.Node) -> list[str]:
+        """The parameters that an operation reads."""
         return [self._parameters[each] for each in node.all_input_nodes if each in self._parameters]

@@ -177,8 +177,9 @@ class _Reading:
             with torch.no_grad():
                 return target(*args, **kwargs)
         try:
-            before = len(self.graph.nodes)
+            before, self.graph.is_trained = len(self.graph.nodes), bool(self.factors.read_by(node))
             found = handle(self.graph, target, args, kwargs, operation_name(node) if layer is None else layer.name)
+            self.graph.is_trained = False
             self.factors.made(node, self.graph.nodes[before:])
             check_types(node, found)
             return found

@@ -8,7 +8,7 @@ two halves of the same node have no more than its Lipschitz constant.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +50,14 @@ class View:
         return View(function(self.places))
 
 
+class Origin(NamedTuple):
+    """The node that computes a value's entries, and their places in what it gives, flattened."""
+
+    number: int
+    node: Node
+    places: Tensor
+
+
 @dataclass
 class Graph:
     """The nodes of a program so far.
@@ -59,16 +67,19 @@ class Graph:
         device: where the constants are.
         points: in the batch whose entries views number.
         nodes: in the order in which they were added.
+        is_trained: whether what is added now has numbers that training changes: no more than that is known of it.
     """
 
     input_shape: Shape
     device: torch.device
     points: int = POINTS
     nodes: list[Node] = field(default_factory=list)
+    is_trained: bool = False
+    _trained: set[int] = field(default_factory=set)  # nodes that were added so
     _shapes: dict[int, Shape] = field(default_factory=dict)  # what each node gives, of one point
     _starts: list[int] = field(default_factory=list)  # the number of the first entry of each source, the input first
     _made: dict[Any, int] = field(default_factory=dict)  # nodes of views that were asked for before
-    _given: dict[int, View] = field(default_factory=dict)  # what nodes were asked to read, where it is no node as it is
+    _given: dict[int, tuple[View, ...]] = field(default_factory=dict)  # what nodes were asked to read, not as nodes
     _names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -85,19 +96,20 @@ class Graph:
         """What an operation makes of values; a new node."""
         inputs = tuple(self.node_of(value) for value in values)
         number = self._append(operation, inputs, name, kind, is_layer)
-        if len(values) == 1 and self._source(values[0]) != inputs[0]:
-            self._given[number] = values[0]
+        self._remember(number, values)
         return self._whole(number)
 
     def add_once(self, operation: Operation, *values: View, name: str) -> View:
-        """The same, or the node that has been made of this kind of operation, without constants, and of these values.
+        """The same, or the node that has been made of this kind of operation, with its constants, and of these values.
 
         So the larger and the smaller of the same two values are one node, which counts once.
         """
         inputs = tuple(self.node_of(value) for value in values)
-        key = (type(operation), inputs)
+        constants = tuple(each.cpu().numpy().tobytes() for each in operation.constants().values())
+        key = (type(operation), inputs, constants)
         if key not in self._made:
             self._made[key] = self._append(operation, inputs, name, "", True)
+            self._remember(self._made[key], values)
         return self._whole(self._made[key])
 
     def total(self, values: Sequence[View], signs: Sequence[int], *, name: str) -> View:
@@ -112,7 +124,29 @@ class Graph:
         node = self.nodes[found]
         if len(node.inputs) != 1:
             return None
-        return node.operation, self._given[found] if found in self._given else self._whole(node.inputs[0])
+        return node.operation, self._given[found][0] if found in self._given else self._whole(node.inputs[0])
+
+    def origin(self, value: View) -> "Origin | None":
+        """Where a value's entries are computed, if that is one node of known numbers, and no points are mixed."""
+        if not value.shape or value.shape[0] != self.points or not value.places.numel():
+            return None
+        flat = value.places.reshape(self.points, -1)
+        number = self._number(int(flat[0, 0]))
+        if number is None or number == INPUT or number in self._trained:
+            return None
+        size, inside = math.prod(self._shapes[number]), flat - self._starts[number + 1]
+        own = inside - torch.arange(self.points, dtype=torch.float64)[:, None] * size
+        if not bool(((own >= 0) & (own < size) & (own == own[:1])).all()):
+            return None
+        return Origin(number, self.nodes[number], own[0].long())
+
+    def read_by(self, origin: "Origin", at: int, places: Tensor) -> View:
+        """Entries, flat, of one of the values that a node reads, as it was asked to."""
+        if origin.number in self._given:
+            return self._given[origin.number][at].map(lambda entries: entries.reshape(self.points, -1)[:, places])
+        read = origin.node.inputs[at]
+        points = torch.arange(self.points, dtype=torch.float64)[:, None] * math.prod(self._shapes[read])
+        return View(self._starts[read + 1] + points + places)
 
     def is_same(self, first: View, second: View) -> bool:
         """Whether both are the same entries, in the same order, whatever their shapes."""
@@ -163,12 +197,18 @@ class Graph:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
+    def _remember(self, number: int, values: tuple[View, ...]) -> None:
+        """What a node was asked to read, if some of it is no node as it is."""
+        if any(self._source(value) != read for value, read in zip(values, self.nodes[number].inputs, strict=True)):
+            self._given[number] = values
+
     def _append(self, operation: Operation, inputs: tuple[int, ...], name: str, kind: str, is_layer: bool) -> int:
         shapes = [self._shapes[read] for read in inputs]
         zeros = (torch.zeros(1, *shape, dtype=torch.float64, device=self.device) for shape in shapes)
         out = operation.run(*zeros)
         place = Place(self._new_name(name), kind or operation.kind, inputs, shapes[0], is_layer)
         number = len(self.nodes)
+        self._trained.update([number] * self.is_trained)
         self.nodes.append(Node(place, operation))
         self._shapes[number] = tuple(out.shape[1:])
         before = self._shapes[number - 1] if number else self.input_shape
