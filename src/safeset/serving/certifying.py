@@ -53,7 +53,7 @@ def certify_router(service: Service, workers: Workers, metrics: Metrics, limits:
         if x:
             batch = torch.from_numpy(np.stack(x))
             answer = await answer_to(request, lambda: service.ask(batch, question))
-            metrics.count_points(answer.certificate)
+            metrics.count_points(answer.output("certified"))
         return Response(await workers.run(_written, points, answer, service), media_type="application/json")
 
     return router

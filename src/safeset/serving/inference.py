@@ -19,7 +19,7 @@ from safeset.serving.metrics import Metrics
 from safeset.serving.schemas import MODEL, OPTIONS, REQUEST, RESPONSE, failures, plain_answer
 from safeset.serving.service import Answer, Question, Service
 from safeset.serving.tensors import as_bytes, as_list, kind_of, read_tensor, split_body
-from safeset.serving.waiting import Workers, answer_to
+from safeset.serving.waiting import MUCH, Workers, answer_to
 
 INPUT = "input"
 OF_PROTOCOL = ("binary_data_output", "priority", "timeout")
@@ -68,10 +68,12 @@ def inference_router(service: Service, workers: Workers, metrics: Metrics) -> AP
         if request.headers.get("content-encoding", "identity") != "identity":
             raise HTTPException(415, "Expected a body that is not compressed.")
         body, header = await request.body(), request.headers.get(HEADER)
-        asked, x, question = await workers.run(_read, body, header, service)
+        asked, x, question = await workers.run(_read, body, header, service, size=len(body))
         answer = await answer_to(request, lambda: service.ask(x, question))
-        metrics.count_points(answer.certificate)
-        return await workers.run(_write, asked, x, question, answer, service)
+        metrics.count_points(answer.output("certified"))
+        size = len(body) + 16 * len(x) * service.net.classes + answer.together.windows.nbytes
+        written = MUCH if service.with_proof else size
+        return await workers.run(_write, asked, x, question, answer, service, size=written)
 
     return router
 
@@ -201,14 +203,13 @@ def _write(asked: dict[str, Any], x: Tensor, question: Question, answer: Answer,
 def _output(name: str, x: Tensor, answer: Answer, service: Service) -> np.ndarray:
     """An output as an array."""
     if name == "covers":
-        return np.array([answer.certificate.covers], dtype=object)
+        return np.array([answer.together.covers], dtype=object)
     if name == "proof":
         points = [Point(f"{INPUT}[{place}]", each) for place, each in enumerate(x.cpu().numpy())]
         return np.array([json.dumps(service.model.proof(points, answer.certificate, files=False))], dtype=object)
     if name == "coverage_set":
-        names = answer.certificate.names
+        names = answer.together.names
         sets = [set(one["classes"]) for one in answer.sets or []]
         return np.array([[each in one for each in names] for one in sets], dtype=bool).reshape(len(x), len(names))
-    found = answer.logits if name == "logits" else getattr(answer.certificate, name)
-    array: np.ndarray = found.cpu().numpy()
+    array: np.ndarray = answer.output(name).cpu().numpy()
     return array

@@ -2,8 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as TEXT
-
-from safeset.certificates.certificate import Certificate
+from torch import Tensor
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 POINTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -31,11 +30,11 @@ class Metrics:
         self.running = Gauge("safeset_running_requests", "Requests that are being read or answered.", registry=own)
         self.model = Gauge("safeset_model", "The model that is served.", ["model", "weights", "version"], registry=own)
 
-    def count_points(self, answered: Certificate) -> None:
-        """Count the points of a certificate."""
-        certified = int(answered.certified.sum())
-        self.points.labels("true").inc(certified)
-        self.points.labels("false").inc(len(answered) - certified)
+    def count_points(self, certified: Tensor) -> None:
+        """Count points, each by whether it is certified."""
+        found = int(certified.sum())
+        self.points.labels("true").inc(found)
+        self.points.labels("false").inc(len(certified) - found)
 
     def ended(self) -> dict[int, int]:
         """How many requests have ended, by status."""

@@ -1,10 +1,11 @@
 """A frozen net and its answers: one thread certifies what all clients ask."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -52,21 +53,29 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What is answered.
+    """What is answered: some of the points that were certified together.
 
     Attributes:
-        logits: (batch, classes) float64.
-        certificate: of the same points.
-        sets: the classes that cover, of a calibrated run, as `covering_sets` gives them.
+        together: the certificate of all of them.
+        logits: of all of them, (batch, classes) float64.
+        places: those that are meant.
+        sets: the classes that cover at these, of a calibrated run, as `covering_sets` gives them.
     """
 
+    together: Certificate
     logits: Tensor
-    certificate: Certificate
+    places: slice
     sets: list[dict[str, Any]] | None
 
-    def __getitem__(self, places: slice) -> "Answer":
-        """Some of the points."""
-        return Answer(self.logits[places], self.certificate[places], None if self.sets is None else self.sets[places])
+    def output(self, name: str) -> Tensor:
+        """The logits, or a property of the certificate such as ``core``, which is computed once for all points."""
+        found: Tensor = self.logits if name == "logits" else getattr(self.together, name)
+        return found[self.places]
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Of these points alone."""
+        return self.together[self.places]
 
 
 class Service:
@@ -196,20 +205,19 @@ class Service:
             sizes = [len(asked[place][0]) for place in group]
             some = points if len(groups) == 1 else points[start : start + sum(sizes)]
             start += sum(sizes)
-            answer = self._certified(some, asked[group[0]][1])
-            if len(group) == 1:
-                found[group[0]] = answer
-                continue
-            first = 0
-            for place, size in zip(group, sizes, strict=True):
-                found[place] = answer[first : first + size]
-                first += size
+            found.update(zip(group, self._answers(some, sizes, asked[group[0]][1]), strict=True))
         self.observe(len(points))
         return [found[place] for place in range(len(asked))]
 
-    def _certified(self, points: Measured, question: Question | None) -> Answer | Measured:
+    def _answers(
+        self, points: Measured, sizes: Sequence[int], question: Question | None
+    ) -> Iterator[Answer | Measured]:
+        """An answer to everybody who asked the same question, each of so many of the points."""
+        ends = list(accumulate(sizes))
+        parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         if question is None:
-            return points
+            yield from (points[part] for part in parts)
+            return
         certificate = points.certificate(
             epsilon=question.epsilon,
             guarantee=question.guarantee,
@@ -220,7 +228,8 @@ class Service:
         sets = None
         if coverage is not None:
             sets = list(covering_sets(coverage, points, question.epsilon, certificate.names))
-        return Answer(points.logits, certificate, sets)
+        for part in parts:
+            yield Answer(certificate, points.logits, part, None if sets is None else sets[part])
 
     def _check_proofs(self) -> None:
         """Refuse to promise proofs of a network whose layers the checker does not know."""

@@ -16,6 +16,7 @@ from safeset.serving.guard import GONE, RETRY
 
 Found = TypeVar("Found")
 AT_ONCE = 2  # bodies that are decoded at a time: each may become many times as large
+MUCH = 2**17  # bytes: less is read or written sooner than a thread could take over
 
 
 class Workers:
@@ -24,11 +25,13 @@ class Workers:
     def __init__(self) -> None:
         self._limit: anyio.CapacityLimiter | None = None
 
-    async def run(self, work: Callable[..., Found], *arguments: Any) -> Found:
-        """Do something that takes time; a mistake of who asked becomes an answer with its status."""
+    async def run(self, work: Callable[..., Found], *arguments: Any, size: int = MUCH) -> Found:
+        """Do something that takes time, in a thread unless it is of few bytes; mistakes of who asked become answers."""
         if self._limit is None:
             self._limit = anyio.CapacityLimiter(AT_ONCE)
         try:
+            if size < MUCH:
+                return work(*arguments)
             return await anyio.to_thread.run_sync(work, *arguments, limiter=self._limit)
         except SafesetError as error:
             raise as_answer(error) from None
