@@ -368,6 +368,54 @@ def test_factors_outside_of_layers_are_in_the_estimate():
     assert network.channels.grad.nonzero().tolist() == [[0]]
 
 
+@pytest.mark.parametrize(
+    "turned",
+    [
+        lambda x, gain: -(x * gain),
+        lambda x, gain: torch.maximum(x * gain, x.flip(1) * gain),
+        lambda x, gain: torch.cat([torch.relu(x), torch.relu(x * gain)], dim=1)[:, 3:9],
+    ],
+    ids=["negated", "maximum", "halves"],
+)
+def test_a_factor_that_trains_is_no_sign_though_it_begins_at_minus_one(turned):
+    """It was left out of the estimate: −(x·gain) was x, and max(x·gain, y·gain) was −min(x, y)."""
+
+    class Turned(Gains):
+        def forward(self, x):
+            return self.head(turned(self.first(x), self.gain))
+
+    torch.manual_seed(0)
+    network = Turned()
+    with torch.no_grad():
+        network.gain.fill_(-1)
+    net = CertifiedNet(network, input_shape=(4,), guarantee="standard", epsilon=0.1, tighten=False)
+    with torch.no_grad():
+        network.gain.fill_(-3)
+    constants, _ = net.estimate(None, net.start_vectors(), 100)
+    assert float(constants.scale.detach()) == pytest.approx(float(net.bounds().head.scale), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        lambda x, gain: x * torch.sigmoid(gain * x),
+        lambda x, gain: (gain * x) * (1 + torch.erf(x / 2**0.5)),  # GELU itself, while the gain is ½
+    ],
+    ids=["SiLU", "GELU"],
+)
+def test_a_gate_with_a_factor_that_trains_is_certified_but_not_estimated(gate):
+    """SiLU of β·x is divided by β: in the estimate that was the β that was there first."""
+
+    class Gate(Gains):
+        def forward(self, x):
+            return self.head(gate(self.first(x), self.gain))
+
+    net = CertifiedNet(Gate(), input_shape=(4,), guarantee="standard", epsilon=0.1, tighten=False)
+    assert len(net.certify(torch.zeros(2, 4))) == 2
+    with pytest.raises(UnsupportedLayerError, match="multiply with the parameter itself"):
+        net.estimate(None, net.start_vectors(), 1)
+
+
 @pytest.mark.parametrize("factor", [lambda net: net.gain.exp(), lambda net: net.channels[:1], lambda net: 1 / net.gain])
 def test_computed_factors_outside_of_layers_cannot_be_estimated(factor):
     net = CertifiedNet(Gains(lambda net: net.gain, factor), input_shape=(4,), guarantee="standard", epsilon=0.1)

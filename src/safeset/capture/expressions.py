@@ -13,7 +13,7 @@ from torch import Tensor
 
 from safeset.capture.aten_refusals import GATES
 from safeset.capture.extremes import Extreme, extreme
-from safeset.capture.gates import gated
+from safeset.capture.gates import gated, multiple
 from safeset.capture.graph import Graph, View
 from safeset.errors import UnsupportedLayerError
 from safeset.program.entries import Clamp, Scale, Shift
@@ -121,10 +121,10 @@ def _extreme(graph: Graph, found: Extreme, like: View, name: str) -> View:
 
 def _unnegated(graph: Graph, value: View) -> View | None:
     """What a value is the negative of, if it is just that."""
-    found = graph.operation_of(value)
-    if found is None or not isinstance(found[0], Scale) or found[0].scale.numel() > 1 or float(found[0].scale) != -1:
+    found = multiple(graph, value)
+    if found is None or found.number != -1 or found.is_trained:  # what training changes is no sign
         return None
-    return found[1].map(lambda places: places.reshape(value.shape))
+    return found.value.map(lambda places: places.reshape(value.shape))
 
 
 def _together(x: View, y: View) -> tuple[View, View]:
@@ -138,6 +138,7 @@ def _product(graph: Graph, x: View, y: View, name: str) -> View:
     for value, factor in ((x, y), (y, x)):
         found = gated(graph, value, factor)
         if found is not None:
+            graph.is_trained |= found.is_trained
             argument = found.value.map(lambda places: places.reshape(value.shape))  # noqa: B023 (called at once)
             entering = _times(graph, argument, found.before, name)
             return _times(graph, graph.add(found.activation, entering, name=name), found.after, name)

@@ -33,10 +33,12 @@ class Factors:
             self._parameters[node] = read[0] if follows else COMPUTED
 
     def made(self, node: fx.Node, nodes: Sequence[Node]) -> None:
-        """An operation has become some nodes of the program."""
+        """An operation with numbers that train, its own or its inputs', has become some nodes of the program."""
         read = self.read_by(node)
-        for each in nodes if read else ():
-            if isinstance(each.operation, Scale | PReLU):
+        for each in nodes:
+            if not read:
+                self.by_node[each.name] = COMPUTED
+            elif isinstance(each.operation, Scale | PReLU):
                 follows = (
                     len(read) == 1 and isinstance(each.operation, Scale) and name_of(node.target) in ("mul", "mul_")
                 )

@@ -179,8 +179,9 @@ class _Reading:
         try:
             before, self.graph.is_trained = len(self.graph.nodes), bool(self.factors.read_by(node))
             found = handle(self.graph, target, args, kwargs, operation_name(node) if layer is None else layer.name)
+            if self.graph.is_trained:
+                self.factors.made(node, self.graph.nodes[before:])
             self.graph.is_trained = False
-            self.factors.made(node, self.graph.nodes[before:])
             check_types(node, found)
             return found
         except Exception as error:  # whatever torch says of shapes that do not fit

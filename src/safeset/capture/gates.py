@@ -11,37 +11,58 @@ from safeset.program.piecewise import Hardsigmoid, Hardswish
 
 
 class Gated(NamedTuple):
-    """An activation, the value that it reads, and the numbers by which that and the result are multiplied."""
+    """An activation, the value that it reads, and the numbers by which that and the result are multiplied.
+
+    ``is_trained``: training changes some of the numbers.
+    """
 
     activation: Operation
     value: View
     before: float
     after: float
+    is_trained: bool = False
+
+
+class Multiple(NamedTuple):
+    """A value times one number, which training may change."""
+
+    value: View
+    number: float
+    is_trained: bool
 
 
 def gated(graph: Graph, value: View, factor: View) -> Gated | None:
     """The activation that value·factor is: with f(z) = z·g(z), a·x times b·g(c·x) is f(c·x) times ab/c."""
     if value.shape != factor.shape:
         return None
-    x, outer = unscaled(graph, value)
-    gate, inner = unscaled(graph, factor)
-    found = _by_gate(graph, gate) or _gelu(graph, gate)
+    x, gate = unscaled(graph, value), unscaled(graph, factor)
+    found = _by_gate(graph, gate.value) or _gelu(graph, gate.value)
     if found is None:
         return None
-    argument, rate = unscaled(graph, found.value)
-    if rate == 0 or not graph.is_same_value(argument, x):
+    argument = unscaled(graph, found.value)
+    outer, rate = x.number * gate.number, argument.number
+    if rate == 0 or not graph.is_same_value(argument.value, x.value):
         return None
+    is_trained = x.is_trained or gate.is_trained or argument.is_trained
     if isinstance(found.activation, Erf):
-        return Gated(ErfGELU(rate), x, 1.0, 2 * outer * inner) if rate > 0 else None
-    return found._replace(after=found.after * (outer * inner / (found.before * rate)))
+        return Gated(ErfGELU(rate), x.value, 1.0, 2 * outer, is_trained) if rate > 0 else None
+    return found._replace(after=found.after * (outer / (found.before * rate)), is_trained=is_trained)
 
 
-def unscaled(graph: Graph, value: View) -> tuple[View, float]:
-    """What a value was before products with one number, and the number."""
-    factor = 1.0
-    while (found := graph.operation_of(value)) and isinstance(found[0], Scale) and found[0].scale.numel() == 1:
-        factor, value = factor * float(found[0].scale), found[1]
-    return value, factor
+def unscaled(graph: Graph, value: View) -> Multiple:
+    """A value as what it was before all products with one number, and their product."""
+    whole = Multiple(value, 1.0, False)
+    while (found := multiple(graph, whole.value)) is not None:
+        whole = Multiple(found.value, whole.number * found.number, whole.is_trained or found.is_trained)
+    return whole
+
+
+def multiple(graph: Graph, value: View) -> Multiple | None:
+    """A value as a product with one number, if it is just that."""
+    found = graph.operation_of(value)
+    if found is None or not isinstance(found[0], Scale) or found[0].scale.numel() != 1:
+        return None
+    return Multiple(found[1], float(found[0].scale), graph.origin(value) is None)
 
 
 def _by_gate(graph: Graph, gate: View) -> Gated | None:

@@ -287,7 +287,7 @@ class Graph:
     def _negated(self, number: int) -> int | None:
         """The node, or the input, of whose negative a node is the ReLU."""
         read = self.nodes[number].inputs[0] if number != INPUT else INPUT
-        if read == INPUT or not self._is_relu_of(number, read):
+        if read == INPUT or read in self._trained or not self._is_relu_of(number, read):
             return None
         operation = self.nodes[read].operation
         is_negative = isinstance(operation, Scale) and bool((operation.scale == -1).all())
