@@ -1,6 +1,8 @@
 """Sets that hold the true class: coverage and sizes of safeset's scores and of others' on the networks of runs.
 
     python benchmarks/coverage.py runs/digits-rt3 [more runs] [--device cuda] [--name digits-rt3]
+    python benchmarks/coverage.py runs/digits-rt3 --no-mapie --keep FILE         # on a machine without MAPIE, and then
+    python benchmarks/coverage.py --mapie-from FILE --name digits-rt3            # on one that has it
     python benchmarks/coverage.py --draw digits-rt3
 
 Writes results/coverage/NAME.json, and docs/figures/coverage.png with --draw. A third of the run's test points, drawn at
@@ -9,6 +11,7 @@ is installed, its sets stand beside ours, clean and under attack.
 """
 
 import argparse
+import json
 import math
 import time
 from pathlib import Path
@@ -134,12 +137,19 @@ def attack(points: Points, method: Method, epsilon: float, many: int, steps: int
     return place
 
 
+def orders_of(points: int) -> list[Any]:
+    """Of calibration and test points: one order for each split."""
+    return [np.random.default_rng([SEED, 2, split]).permutation(points) for split in range(SPLITS)]
+
+
 def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.ndim - 1))
 
 
-def measure(path: Path, device: torch.device, *, mapie: bool, attacked: int, steps: int) -> dict[str, Any]:
-    """All methods on one run."""
+def measure(
+    path: Path, device: torch.device, *, mapie: bool, keep: Path | None, attacked: int, steps: int
+) -> dict[str, Any]:
+    """All methods on one run; what MAPIE needs is kept in a file if asked."""
     started = time.perf_counter()
     net = load(path).to(device).frozen()
     data = load_run_data(Run(path).read_recipe())
@@ -153,7 +163,7 @@ def measure(path: Path, device: torch.device, *, mapie: bool, attacked: int, ste
     softmaxes = [log_softmax(head, beta, tau) for beta in BETAS for tau in TAUS]
     every = [*peers(head), choose(choice, softmaxes), *(choose(choice, each) for each in candidates.values())]
     many = min(attacked, len(rest.y))
-    orders = [np.random.default_rng([SEED, 2, split]).permutation(len(rest.y)) for split in range(SPLITS)]
+    orders = orders_of(len(rest.y))
     rows, probabilities = [], {}
     known: dict[str, list[dict[str, Any]]] = {}  # the k that was chosen may be 1
     for method in every:
@@ -194,8 +204,12 @@ def measure(path: Path, device: torch.device, *, mapie: bool, attacked: int, ste
         "by_class": conditional(rest, every, orders),
         "seconds_per_point": timing(net, rest, every),
     }
+    table = {"clean": rest.logits.softmax(dim=1), **{str(epsilon): each for epsilon, each in probabilities.items()}}
+    tables = {name: each.cpu().numpy() for name, each in table.items()} | {"labels": rest.y.cpu().numpy()}
+    if keep:
+        np.savez_compressed(keep, **tables)
     if mapie:
-        result["mapie"] = mapie_rows(rest, probabilities, orders)
+        result["mapie"] = mapie_rows(tables, orders)
     return {**result, "seconds": round(time.perf_counter() - started, 1), "machine": machine(), "device": str(device)}
 
 
@@ -282,8 +296,13 @@ def timing(net: FrozenNet, points: Points, methods: list[Method]) -> dict[str, f
     }
 
 
-def mapie_rows(points: Points, attacked: dict[float, Tensor], orders: list[Any]) -> list[dict[str, Any]] | str:
-    """MAPIE's split conformal sets, clean and under the attack on the unprotected score."""
+def mapie_rows(tables: dict[str, np.ndarray], orders: list[Any]) -> list[dict[str, Any]] | str:
+    """MAPIE's split conformal sets, clean and under the attack on the unprotected score.
+
+    Args:
+        tables: probabilities of all points, ``clean``; of those that were attacked, by ε as text; and ``labels``.
+        orders: of the points, one for each split.
+    """
     try:
         import mapie  # type: ignore[import-not-found]
         from mapie.classification import SplitConformalClassifier  # type: ignore[import-not-found]
@@ -291,9 +310,10 @@ def mapie_rows(points: Points, attacked: dict[float, Tensor], orders: list[Any])
         return "not installed"
     from sklearn.base import BaseEstimator, ClassifierMixin
 
+    labels, clean = tables["labels"], tables["clean"]
+    attacked = {float(name): each for name, each in tables.items() if name not in ("labels", "clean")}
     many = len(next(iter(attacked.values())))
-    shown = [points.logits.softmax(dim=1), *attacked.values()]
-    table = torch.cat(shown).cpu().numpy()
+    table = np.concatenate([clean, *attacked.values()])
     table = table / table.sum(axis=1, keepdims=True)
 
     class Known(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -312,8 +332,8 @@ def mapie_rows(points: Points, attacked: dict[float, Tensor], orders: list[Any])
         def predict(self, x: Any) -> Any:
             return self.predict_proba(x).argmax(axis=1)
 
-    labels, rows = points.y.cpu().numpy(), []
-    starts = {epsilon: len(points.y) + place * many for place, epsilon in enumerate(attacked)}
+    rows = []
+    starts = {epsilon: len(labels) + place * many for place, epsilon in enumerate(attacked)}
     for alpha in ALPHAS:
         found: dict[float, list[tuple[float, float]]] = {epsilon: [] for epsilon in attacked}
         for order in orders:
@@ -338,10 +358,17 @@ def mapie_rows(points: Points, attacked: dict[float, Tensor], orders: list[Any])
     return rows
 
 
+def add_mapie(name: str, kept: Path) -> None:
+    """Add MAPIE's rows to a result that was measured where it is not installed."""
+    file = f"coverage/{name}.json"
+    with np.load(kept) as tables:
+        result = json.loads((ROOT / "results" / file).read_text())
+        orders = orders_of(len(tables["labels"]))
+        save(file, {**result, "mapie": mapie_rows(dict(tables), orders)})
+
+
 def draw(name: str) -> None:
     """Coverage under attack and mean size against ε: ours, lip-rcp, and an unprotected method."""
-    import json
-
     import matplotlib
 
     matplotlib.use("agg")
@@ -379,11 +406,15 @@ def main() -> None:
     parser.add_argument("--no-mapie", action="store_true")
     parser.add_argument("--attacked", type=int, default=ATTACKED, help="points that are attacked at most")
     parser.add_argument("--steps", type=int, default=STEPS, help="of projected gradient")
+    parser.add_argument("--keep", type=Path, help="what MAPIE needs: an .npz file to write")
+    parser.add_argument("--mapie-from", type=Path, metavar="FILE", help="add MAPIE's rows from what was kept")
     parser.add_argument("--draw", metavar="NAME")
     given = parser.parse_args()
     for path in given.runs:
-        about = {"mapie": not given.no_mapie, "attacked": given.attacked, "steps": given.steps}
+        about = {"mapie": not given.no_mapie, "attacked": given.attacked, "steps": given.steps, "keep": given.keep}
         save(f"coverage/{given.name or path.name}.json", measure(path, as_device(given.device), **about))
+    if given.mapie_from:
+        add_mapie(given.name, given.mapie_from)
     if given.draw:
         draw(given.draw)
 

@@ -83,9 +83,11 @@ def engine(
     captured: bool = True,
     batch: int = 256,
     precision: str = "tf32",
+    stated: FittedRecipe | None = None,
 ) -> Engine:
-    """Steps of one kind, or of a guarantee, ready to be taken."""
-    stated = recipe(KINDS.get(kind, kind), batch=batch, precision=precision)
+    """Steps of one kind, or of a guarantee, ready to be taken; by the paper's recipe if none is stated."""
+    stated = stated or recipe(KINDS.get(kind, kind), batch=batch, precision=precision)
+    half = stated.precision == "bfloat16"
     nets = [CertifiedNet(network(), input_shape=shape, guarantee=stated.guarantee, epsilon=0.141) for _ in range(seeds)]
     nets = [net.to(CUDA) for net in nets]
     nets[0].guarantee.prepare(nets[0].classes, CUDA)
@@ -97,13 +99,13 @@ def engine(
     numbers = list(range(seeds))
     made = Engine(nets[0], stated, split, State.start(nets, stated, numbers), numbers, captured=captured)
     if kind in PLAIN:
-        logits_of = InBlocks(nets[0].network) if PLAIN[kind] else nets[0]
+        logits_of = InBlocks(nets[0].network, half=half, shifts=seeds == 1) if PLAIN[kind] else nets[0]
 
-        def plain(parameters: Any, vectors: Any, x: Tensor, y: Tensor, weight: Any) -> tuple[Tensor, Any]:
+        def plain(parameters: Any, vectors: Any, x: Tensor, y: Tensor, weight: Any, *_: Any) -> tuple[Tensor, Any]:
             return functional.cross_entropy(call_with(logits_of, parameters, x), y), vectors
 
-        made._value = plain if seeds == 1 else torch.func.vmap(plain, in_dims=(0, 0, 0, 0, None))
-    with fast_arithmetic(CUDA, precision):
+        made._value = plain if seeds == 1 else torch.func.vmap(plain, in_dims=(0, 0, 0, 0, None, None, None))
+    with fast_arithmetic(CUDA, stated.precision):
         made.start(0)
     return made
 
