@@ -36,7 +36,7 @@ def rows_of(run: Run, rows: list[str], *, device: str | None, seconds: float | N
     }
     found = []
     for row in rows:
-        guarantee = replace(recipe, guarantee=recipe_of(row, {}).guarantee).resolve_guarantee(points)
+        guarantee = replace(recipe, guarantee=str(recipe_of(row, {}).guarantee)).resolve_guarantee(points)
         evaluation = evaluate_net(net, recipe, points, epsilons=[recipe.epsilon], guarantee=guarantee)
         ways = {each["method"]: numbers(each) for each in evaluation.pop("rows")}
         found.append(

@@ -205,7 +205,9 @@ def measure(
         "seconds_per_point": timing(net, rest, every),
     }
     table = {"clean": rest.logits.softmax(dim=1), **{str(epsilon): each for epsilon, each in probabilities.items()}}
-    tables = {name: each.cpu().numpy() for name, each in table.items()} | {"labels": rest.y.cpu().numpy()}
+    tables: dict[str, Any] = {name: each.cpu().numpy() for name, each in table.items()} | {
+        "labels": rest.y.cpu().numpy()
+    }
     if keep:
         np.savez_compressed(keep, **tables)
     if mapie:
@@ -296,7 +298,7 @@ def timing(net: FrozenNet, points: Points, methods: list[Method]) -> dict[str, f
     }
 
 
-def mapie_rows(tables: dict[str, np.ndarray], orders: list[Any]) -> list[dict[str, Any]] | str:
+def mapie_rows(tables: dict[str, Any], orders: list[Any]) -> list[dict[str, Any]] | str:
     """MAPIE's split conformal sets, clean and under the attack on the unprotected score.
 
     Args:

@@ -24,7 +24,7 @@ from safeset.system.provenance import provenance
 from safeset.training.teacher import ResNet9, Teachers
 
 SHAPE, CLASSES = (3, 32, 32), 100
-SIZES = {"512 × 16": {"width": 512, "depth": 16}, "1024 × 12": {"width": 1024, "depth": 12}}
+SIZES: dict[str, dict[str, Any]] = {"512 × 16": {"width": 512, "depth": 16}, "1024 × 12": {"width": 1024, "depth": 12}}
 STEPS = ("plain, Adam", "plain", "certified", "certified, a teacher")
 
 
@@ -51,7 +51,9 @@ def measure(name: str) -> list[dict[str, Any]]:
             engine(basis, network=network, shape=SHAPE, stated=stated(kind)) if alone else with_teacher(network)
         )
     taken = milliseconds(engines, "bfloat16", steps=16)
-    rows = [{"network": name, "step": kind, "ms": each} for kind, each in zip(STEPS, taken, strict=True)]
+    rows: list[dict[str, Any]] = [
+        {"network": name, "step": kind, "ms": each} for kind, each in zip(STEPS, taken, strict=True)
+    ]
     for row in rows:
         row["x_plain"] = round(row["ms"] / taken[STEPS.index("plain")], 3)
         print(row, flush=True)
