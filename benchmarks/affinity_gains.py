@@ -111,12 +111,13 @@ def pairs_found(net: CertifiedNet, recipe: FittedRecipe, whole: Dataset, k: int,
         if len(pairs) == last:  # nothing more is gained, or what is lacking needs several pairs at once
             continue
         last, sets = len(pairs), Affinity(sets_of(frozenset(pairs)))
-        about = {"by_hand": False, **about_sets(sets, net.classes)}
-        rows.append(points.row(f"{len(pairs)} proposed", sets, **about))
+        rows.append(points.row(f"{len(pairs)} proposed", sets, by_hand=False, **about_sets(sets, net.classes)))
         rows[-1]["together"] = [[names[each] for each in pair] for pair in pairs]
+    chosen = {"points": len(choice), "which": chosen_on, "method": "joint", "digest": choice.digest()}
     return {
         "k": k,
-        "chosen_on": {"points": len(choice), "which": chosen_on, "method": "joint", "digest": choice.digest()},
+        "most_pairs": most,
+        "chosen_on": chosen,
         "reported_on": {"points": len(report), "which": reported_on, "digest": report.digest()},
         "rows": recovered(rows),
     }
@@ -191,9 +192,8 @@ def main() -> None:
     parser.add_argument("--hierarchy", type=Path, help="parent, tab, child in each line")
     parser.add_argument("--heights", type=lambda text: [int(each) for each in text.split(",")], default="2,5,10,20,50")
     given = parser.parse_args()
-    found = measure(find_run(given.run), given)
-    command = f"python benchmarks/affinity_gains.py {shlex.join(sys.argv[1:])}"
-    save(f"affinity/{given.name or Path(found['data']).name}.json", {"command": command, **found})
+    found = {"command": f"python {shlex.join(sys.argv)}", **measure(find_run(given.run), given)}
+    save(f"affinity/{given.name or Path(found['data']).name}.json", found)
 
 
 if __name__ == "__main__":
