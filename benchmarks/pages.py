@@ -404,6 +404,31 @@ def serve_load(result: dict[str, Any]) -> str:
     return markdown(["clients", *counts, "p50, ms", "p99, ms"], rows)
 
 
+def affinity_gains(result: dict[str, Any]) -> str:
+    """What affinity sets certify between standard and relaxed top-K, and which pairs were proposed."""
+    standard, relaxed, *between = result["rows"]
+    rows = []
+    for row in (standard, *between, relaxed):
+        joint = row["joint"]
+        rows.append(
+            [
+                row["name"].replace("-", " + "),
+                *(str(row.get(key, "")) for key in ("pairs", "largest")),
+                *(f"{row[method]['vra']:.3f}" for method in ("uniform", "joint")),
+                "–" if row in (standard, relaxed) else f"{100 * row['recovered']['joint']:.0f} %",
+                f"{joint['top1']:.3f}",
+                *(f"{joint[f'{which}core_size']:.2f}, {joint[f'{which}set_size']:.2f}" for which in ("", "smallest_")),
+            ]
+        )
+    header = ["sets", "pairs", "largest set", "VRA, uniform", "joint", "of the gain, joint", "top-1"]
+    table = markdown([*header, "core, answer: largest", "smallest"], rows)
+    proposed = [row for row in between if row.get("pairs", 0) <= result.get("most_pairs", 0) and "together" in row]
+    if not proposed:
+        return table
+    pairs = ", ".join(" + ".join(pair) for pair in proposed[-1]["together"])
+    return f"{table}\n\nThe {len(proposed[-1]['together'])} proposed: {pairs}."
+
+
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "first-hour", "benchmarks/first_hour.json", first_hour),
     ("docs/performance.md", "busy", "benchmarks/busy.json", busy),
@@ -430,6 +455,7 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
     ("docs/coverage.md", "coverage", "coverage/digits-rt3.json", coverage),
     ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
+    ("docs/affinity.md", "affinity-gains", "affinity/eurosat.json", affinity_gains),
     ("docs/models.md", "trained", "../models/*/*/[ae]*.json", trained),
     ("docs/serve.md", "serve-throughput", "benchmarks/serve.json", serve_throughput),
     ("docs/serve.md", "serve-load", "benchmarks/serve.json", serve_load),
