@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import beyond_pages
 import paper
 from common import markdown
 
@@ -165,6 +166,24 @@ def gpu_steps(result: dict[str, Any]) -> str:
         for row in result["steps"]
     ]
     return markdown(["step", "captured, ms", "× plain", "× plain, in blocks", "eager, ms", "floor, ms"], rows)
+
+
+def gpu_shift(result: dict[str, Any]) -> str:
+    """Steps of networks of rotations and shifts beside plain ones."""
+    rows: dict[str, list[str]] = {}
+    for row in result["steps"]:
+        rows.setdefault(row["network"], []).append(f"{row['ms']:.2f} ({row['x_plain']:.2f})")
+    header = ["channels × layers", *dict.fromkeys(row["step"] for row in result["steps"])]
+    return markdown(header, [[name, *cells] for name, cells in rows.items()])
+
+
+def gpu_head(result: dict[str, Any]) -> str:
+    """Steps of the paper's network, the loss of the head in one pass and in many."""
+    rows = [
+        [name, *(f"{each['ms']:.3f} ({each['x_plain']:.2f})" for each in (row["one pass"], row["many"]))]
+        for name, row in result["steps"].items()
+    ]
+    return markdown(["step", "in one pass, ms (× plain, in blocks)", "in many"], rows)
 
 
 def gpu_parts(result: dict[str, Any]) -> str:
@@ -443,6 +462,8 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "predictions", "benchmarks/step.json", predictions),
     ("docs/performance.md", "bounds", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", bounds),
     ("docs/performance.md", "gpu-steps", "benchmarks/gpu.json", gpu_steps),
+    ("docs/performance.md", "gpu-head", "benchmarks/gpu-head.json", gpu_head),
+    ("docs/performance.md", "gpu-shift", "benchmarks/gpu-shift.json", gpu_shift),
     ("docs/performance.md", "gpu-parts", "benchmarks/gpu.json", gpu_parts),
     ("docs/performance.md", "gpu-seeds", "benchmarks/gpu.json", gpu_seeds),
     ("docs/performance.md", "gpu-growth", "benchmarks/gpu.json", gpu_growth),
@@ -460,6 +481,7 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/serve.md", "serve-throughput", "benchmarks/serve.json", serve_throughput),
     ("docs/serve.md", "serve-load", "benchmarks/serve.json", serve_load),
     *paper.TABLES,
+    *beyond_pages.TABLES,
 ]
 
 

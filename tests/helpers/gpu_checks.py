@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
+from helpers.heads import heads_in_one_pass
 from safeset import (
     Affinity,
     CertifiedNet,
@@ -263,6 +264,10 @@ def check_shift_nets_train_captured_with_all_that_recipes_offer():
         assert abs(losses[0] - losses[1]) < 0.02 * abs(losses[0]), (name, losses)
 
 
+def check_heads_in_one_pass():
+    heads_in_one_pass(torch.device("cuda"))
+
+
 def check_losses_compile():
     logits, rows = (part.float().nan_to_num(0.0, 0.0, 0.0).cuda() for part in head())
     guarantee = GUARANTEES[3]
@@ -438,6 +443,7 @@ CHECKS = [
     check_certificates_agree_with_the_cpu,
     check_constants_are_upper_bounds,
     check_losses_never_wait_and_can_be_captured,
+    check_heads_in_one_pass,
     check_losses_compile,
     check_kernels_of_blocks_compute_what_torch_does,
     check_layers_of_shift_nets_compute_what_torch_does,

@@ -114,6 +114,9 @@ class Recipe:
             raise expected(f"`network` to be a name of at most {LONGEST_NAME} characters", repr(self.network)[:80])
         check_between(0, 2**31 - 1, "seed", self.seed)
         check_between(1, MOST_SEEDS, "seeds", self.seeds)
+        if self.teacher is not None and self.teacher.views and self.augmentation.mixes:
+            remedy = "Leave out mixup and cutmix, or `views`: then teachers are asked in each step."
+            raise expected("no mixed images with `views` of a teacher", "mixup or cutmix", remedy)
         if self.teacher is not None and self.seeds > 1:
             remedy = "Train them one after another: --seed 0, --seed 1, …"
             raise expected("one seed at a time with a teacher", f"{self.seeds} seeds", remedy)

@@ -133,7 +133,7 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Teacher:
-    """Plain networks (ResNet-9) that are trained first, on the same points, and then asked in each step."""
+    """Plain networks (ResNet-9) that are trained first, on the same points, and then asked in each step, or once."""
 
     epochs: int = 40
     width: int = 64  # channels of the first layer
@@ -141,8 +141,10 @@ class Teacher:
     weight: float = 0.9  # of their answers; the rest is the labels'
     count: int = 1
     temperature: float = 1.0  # of their answers
+    views: int = 0  # of each image, about which they are asked once; 0: they are asked in each step
 
     def __post_init__(self) -> None:
+        check_between(0, 1024, "views", self.views)
         check_between(1, 10_000, "epochs", self.epochs)
         check_between(1, 1024, "width", self.width)
         check_between(1, 16, "count", self.count)

@@ -43,6 +43,8 @@ class Batches:
         batch: points in a step, of all workers.
         seeds: one for each network: its order of points, and how they are moved.
         workers: who shares the batches.
+        views: how often the split holds each point, one after another; an epoch takes one of them.
+        target: soft labels of each point of the split, if they are known already.
     """
 
     def __init__(
@@ -54,23 +56,26 @@ class Batches:
         batch: int,
         seeds: Sequence[int],
         workers: Workers,
+        views: int = 1,
+        target: Tensor | None = None,
     ) -> None:
         self.split, self.augmentation, self.classes, self.seeds = split, augmentation, classes, tuple(seeds)
-        self.size = min(batch, len(split))
+        self.views, self.target, self.points = views, target, len(split) // views
+        self.size = min(batch, self.points)
         if self.size < workers.count:
             raise expected(f"a batch of at least a point for each of {workers.count} workers", self.size)
         if augmentation.mixes and workers.count > 1:
             raise expected("one worker where images are mixed (`mixup`, `cutmix`)", f"{workers.count} workers")
         device, count = split.y.device, len(self.seeds)
-        self._order = torch.zeros(count, len(split), dtype=torch.int64, device=device)
-        self._moves = torch.zeros(count, len(split), 5, dtype=torch.int64, device=device)
-        self._drawn = torch.zeros(count, len(split) if augmentation.draws else 0, DRAWN, device=device)
+        self._order = torch.zeros(count, self.points, dtype=torch.int64, device=device)
+        self._moves = torch.zeros(count, self.points, 5, dtype=torch.int64, device=device)
+        self._drawn = torch.zeros(count, self.points if augmentation.draws else 0, DRAWN, device=device)
         self._within = torch.arange(self.size, device=device)[workers.share(self.size)]
 
     @property
     def steps(self) -> int:
         """Steps in an epoch: a last batch that is not full is left out."""
-        return max(1, len(self.split) // self.size)
+        return max(1, self.points // self.size)
 
     @property
     def own(self) -> int:
@@ -80,7 +85,9 @@ class Batches:
     def start(self, epoch: int) -> None:
         """Begin an epoch."""
         for place, seed in enumerate(self.seeds):
-            order, moves, drawn = draw_order(self.augmentation, len(self.split), seed, epoch)
+            order, moves, drawn = draw_order(self.augmentation, self.points, seed, epoch)
+            if self.views > 1:
+                order += self.points * draw_views(self.points, self.views, seed, epoch)
             self._order[place].copy_(order)
             self._moves[place].copy_(moves)
             self._drawn[place].copy_(drawn)
@@ -92,12 +99,9 @@ class Batches:
         y = self.split.y[places]
         moves = self._moves.index_select(1, some).flatten(0, 1)
         drawn = self._drawn.index_select(1, some).flatten(0, 1) if self.augmentation.draws else None
-        if drawn is not None and self.augmentation.warps:
-            x = warp_images(Split(self.split.x[places], y).inputs, moves, drawn, self.augmentation.edges)
-        elif self.augmentation:
-            x = Split(move_images(self.split.x, places, moves), y).inputs
-        else:
-            x = Split(self.split.x[places], y).inputs
+        x = moved_images(self.split, places, moves, drawn, self.augmentation)
+        if self.target is not None:
+            return Points(x, y, self.target[places].to(x.dtype))
         if drawn is not None and self.augmentation.mixes:
             each = [self._mix(*one) for one in zip(*(t.chunk(len(self.seeds)) for t in (x, y, drawn)), strict=True)]
             if len(each) == 1:
@@ -116,6 +120,17 @@ class Batches:
         return Points(mixed, torch.where(own >= 0.5, y, y.roll(1, 0)), target)
 
 
+def moved_images(
+    split: Split, places: Tensor, moves: Tensor, drawn: Tensor | None, augmentation: Augmentation
+) -> Tensor:
+    """Some of the images as inputs, moved as drawn: (batch, …), float32."""
+    if drawn is not None and augmentation.warps:
+        return warp_images(split[places].inputs, moves, drawn, augmentation.edges)
+    if augmentation:
+        return Split(move_images(split.x, places, moves), split.y[places]).inputs
+    return split[places].inputs
+
+
 def draw_order(augmentation: Augmentation, count: int, seed: int, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
     """The order of ``count`` points in an epoch, how each place of it is moved, and what else is drawn for it.
 
@@ -127,3 +142,9 @@ def draw_order(augmentation: Augmentation, count: int, seed: int, epoch: int) ->
     order = torch.randperm(count, generator=generator)
     moves = augmentation.draw(count, generator)
     return order, moves, augmentation.draw_more(count, generator) if augmentation.draws else torch.zeros(0, DRAWN)
+
+
+def draw_views(count: int, views: int, seed: int, epoch: int) -> Tensor:
+    """Which view of each of ``count`` points an epoch takes: (count,), drawn on the CPU as `draw_order` does."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) * 31 + 7)
+    return torch.randint(views, (count,), generator=generator)

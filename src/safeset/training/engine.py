@@ -19,6 +19,7 @@ from safeset.training.manifold import orthogonal_weights, return_to_manifold, tu
 from safeset.training.state import State
 from safeset.training.step import objective
 from safeset.training.teacher import Teachers
+from safeset.training.views import again, make_views
 
 
 class Engine:
@@ -36,7 +37,7 @@ class Engine:
             a step is the same whoever takes it, but for rounding.
 
     Attributes:
-        teachers: who are asked about the images of each step, if any; set before the first.
+        teachers: who are asked about the images of each step, if any (`listen_to`).
     """
 
     def __init__(
@@ -73,6 +74,29 @@ class Engine:
         self._captured = captured
         self.teachers: Teachers | None = None
         self._replay: Callable[[], None] | None = None
+
+    def listen_to(self, teachers: Teachers, *, tick: Callable[[], None] = lambda: None) -> None:
+        """Learn from teachers too, before the first step: they are asked in each, or now about views of every point.
+
+        Args:
+            teachers: who are asked.
+            tick: called after some views; it may raise an error.
+        """
+        if not teachers.settings.views:
+            self.teachers = teachers
+            return
+        given = (self.batches.split, self.batches.augmentation, self.batches.classes, teachers)
+        views = make_views(*given, seed=self.recipe.seed, tick=tick)
+        self.batches = Batches(
+            views.split,
+            again(self.batches.augmentation),
+            self.batches.classes,
+            batch=self.recipe.batch,
+            seeds=self.seeds,
+            workers=self.workers,
+            views=views.count,
+            target=views.target,
+        )
 
     @property
     def steps(self) -> int:

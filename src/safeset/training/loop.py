@@ -166,12 +166,12 @@ class _Loop:
                 tick=self._look_for_signals,
                 due=self._is_due,
             )
+            self.engine.listen_to(Teachers(networks, settings), tick=self._look_for_signals)
         except _Asked as asked:  # here, where random numbers are the student's again: a checkpoint holds them
             assert self.run is not None  # else nobody asks
             saved = self._save()
             _settle(self.nets, self.state, self.position.epoch)
             raise Interrupted(asked.stop, self.position.epoch + 1, recipe.epochs, self.run, saved) from None
-        self.engine.teachers = Teachers(networks, settings)
 
     def _is_due(self) -> bool:
         """Whether it is time to save; then the clock starts again."""

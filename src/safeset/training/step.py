@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from safeset.certificates.constants import HeadConstants
 from safeset.losses import cross_entropy, emma, trades
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import few_logits, one_thread
@@ -13,6 +14,7 @@ from safeset.recipes.sections import Loss
 from safeset.system.streams import side_by_side
 from safeset.training.gpu.blocks import InBlocks
 from safeset.training.gpu.convolutions import halves
+from safeset.training.gpu.head import one_pass, reach_table
 
 Tensors = Mapping[str, Tensor]
 Objective = Callable[..., tuple[Tensor, dict[str, Tensor]]]
@@ -33,6 +35,11 @@ def objective(
         alone: whether it is called for one network, not under vmap for several.
     """
     logits_of = InBlocks(net.network, half=half, shifts=alone) if fused else net
+    head = (
+        one_pass(net.guarantee, net.classes, loss, net.device)
+        if fused and alone and net.device.type == "cuda"
+        else None
+    )
 
     def forward(parameters: Tensors, x: Tensor) -> Tensor:
         with halves() if half else nullcontext():
@@ -47,9 +54,13 @@ def objective(
         radius: float | Tensor = 1.0,
         target: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        logits, (constants, following) = side_by_side(
-            lambda: forward(parameters, x), lambda: net.estimate(parameters, vectors, loss.power_steps)
-        )
+        def estimate() -> tuple[HeadConstants, dict[str, Tensor], Tensor | None]:
+            found, following = net.estimate(parameters, vectors, loss.power_steps)
+            return found, following, reach_table(found, net.epsilon) if head and target is None else None
+
+        logits, (constants, following, table) = side_by_side(lambda: forward(parameters, x), estimate)
+        if head and table is not None:
+            return head(logits, table, y, weight), following
         with one_thread(few_logits(logits)):
             if loss.name == "emma":
                 epsilon, settings = radius * net.epsilon, loss.settings()

@@ -1,0 +1,46 @@
+"""Heads in one pass beside the plain losses; on a GPU, or by Triton's interpreter:
+
+TRITON_INTERPRET=1 PYTHONPATH=src:tests python tests/helpers/heads.py
+"""
+
+import torch
+
+from safeset import HeadConstants
+from safeset.guarantees import parse
+from safeset.losses import cross_entropy, trades
+from safeset.margins import instrument
+from safeset.recipes.sections import Loss
+from safeset.training.gpu.head import one_pass, reach_table
+
+SETS = "affinity:" + '{"sets":[[0,1,2],[2,3,4,5],[6,7]]}'
+MANY = "affinity:" + '{"sets":[' + ",".join(f"[{one},{one + 1}]" for one in range(69)) + "]}"  # two words of sets
+GUARANTEES = {3: ("standard", "top2", "rt2"), 10: ("rt5", "top4", SETS), 33: ("rt1", "rt7", "top3"), 70: ("rt16", MANY)}
+EPSILON = 0.4
+
+
+def heads_in_one_pass(device: torch.device) -> int:
+    """Compare losses and gradients for many heads; the number of comparisons."""
+    generator, compared = torch.Generator().manual_seed(0), 0
+    cases = [(classes, text) for classes, texts in GUARANTEES.items() for text in texts]
+    for place, (classes, text) in enumerate(cases):
+        for name in ("trades", "cross-entropy"):
+            logits = torch.randn(17, classes, generator=generator) * (0.3, 3.0)[place % 2]
+            rows = torch.randn(classes, 6, generator=generator)
+            labels = torch.randint(classes, (17,), generator=generator).to(device)
+            f, w, scale = (each.to(device).requires_grad_() for each in (logits, rows, torch.tensor(1.7)))
+            weight, constants, guarantee = torch.tensor(0.8, device=device), HeadConstants(w, scale), parse(text)
+            instrumented = instrument(f, constants, EPSILON, guarantee)
+            plain = trades(instrumented, labels, weight) if name == "trades" else cross_entropy(instrumented, labels)
+            head = one_pass(guarantee, classes, Loss(name), device)
+            assert head is not None
+            found = head(f, reach_table(constants, EPSILON), labels, weight)
+            torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)
+            slopes = (torch.autograd.grad(2 * each, [f, w, scale]) for each in (found, plain))
+            for one, other in zip(*slopes, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+            compared += 1
+    return compared
+
+
+if __name__ == "__main__":
+    print(heads_in_one_pass(torch.device("cpu")))
