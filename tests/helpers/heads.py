@@ -7,15 +7,23 @@ import torch
 
 from safeset import HeadConstants
 from safeset.guarantees import parse
-from safeset.losses import cross_entropy, trades
+from safeset.losses import cross_entropy, emma, trades
 from safeset.margins import instrument
 from safeset.recipes.sections import Loss
-from safeset.training.gpu.head import one_pass, reach_table
+from safeset.training.gpu.head import one_pass
 
 SETS = "affinity:" + '{"sets":[[0,1,2],[2,3,4,5],[6,7]]}'
 MANY = "affinity:" + '{"sets":[' + ",".join(f"[{one},{one + 1}]" for one in range(69)) + "]}"  # two words of sets
 GUARANTEES = {3: ("standard", "top2", "rt2"), 10: ("rt5", "top4", SETS), 33: ("rt1", "rt7", "top3"), 70: ("rt16", MANY)}
 EPSILON = 0.4
+LOSSES = (
+    Loss("trades"),
+    Loss("cross-entropy"),
+    Loss("emma", temperature=3.0),
+    Loss("emma", temperature=2.0, floor=0.05, relaxation="drop", relaxed=0.5),
+    Loss("emma", relaxation="membership", relaxed=0.25),
+    Loss("emma", relaxation="membership", relaxed=1.0),
+)
 
 
 def heads_in_one_pass(device: torch.device) -> int:
@@ -23,17 +31,25 @@ def heads_in_one_pass(device: torch.device) -> int:
     generator, compared = torch.Generator().manual_seed(0), 0
     cases = [(classes, text) for classes, texts in GUARANTEES.items() for text in texts]
     for place, (classes, text) in enumerate(cases):
-        for name in ("trades", "cross-entropy"):
+        for number, loss in enumerate(LOSSES):
             logits = torch.randn(17, classes, generator=generator) * (0.3, 3.0)[place % 2]
             rows = torch.randn(classes, 6, generator=generator)
             labels = torch.randint(classes, (17,), generator=generator).to(device)
+            soft = torch.rand(17, classes, generator=generator).square().softmax(dim=1).to(device)
+            target = soft if loss.name == "emma" and (place + number) % 2 else None
             f, w, scale = (each.to(device).requires_grad_() for each in (logits, rows, torch.tensor(1.7)))
-            weight, constants, guarantee = torch.tensor(0.8, device=device), HeadConstants(w, scale), parse(text)
-            instrumented = instrument(f, constants, EPSILON, guarantee)
-            plain = trades(instrumented, labels, weight) if name == "trades" else cross_entropy(instrumented, labels)
-            head = one_pass(guarantee, classes, Loss(name), device)
+            weight, radius = torch.tensor(0.8, device=device), torch.tensor(1.5, device=device)
+            constants, guarantee = HeadConstants(w, scale), parse(text)
+            if loss.name == "emma":
+                about = {"target": target, **loss.settings()}
+                plain = emma(f, constants, labels, radius * EPSILON, guarantee, **about)
+            else:
+                instrumented = instrument(f, constants, EPSILON, guarantee)
+                trade = loss.name == "trades"
+                plain = trades(instrumented, labels, weight) if trade else cross_entropy(instrumented, labels)
+            head = one_pass(guarantee, EPSILON, classes, loss, device)
             assert head is not None
-            found = head(f, reach_table(constants, EPSILON), labels, weight)
+            found = head(f, head.table(constants), labels, weight, radius, target)
             torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)
             slopes = (torch.autograd.grad(2 * each, [f, w, scale]) for each in (found, plain))
             for one, other in zip(*slopes, strict=True):

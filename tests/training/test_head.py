@@ -38,13 +38,16 @@ class Own(Guarantee):
         (parse("standard"), 1024, Loss("cross-entropy"), True),
         (parse("rt5"), 1025, Loss("trades"), False),
         (parse("rt17"), 100, Loss("trades"), False),
-        (parse("rt5"), 100, Loss("emma"), False),
+        (parse("rt5"), 100, Loss("emma"), True),
+        (parse("rt5"), 100, Loss("emma", relaxation="membership"), True),
+        (parse("rt5"), 100, Loss("emma", relaxation="window"), False),
+        (parse("rt5"), 100, Loss("emma", anneal=2.0), False),
         (parse("rt5"), 100, Loss("trades", margins="floating"), False),
         (Own(), 100, Loss("trades"), False),
     ],
 )
 def test_which_heads_have_one_pass(guarantee, classes, loss, there):
-    assert (one_pass(guarantee, classes, loss, CPU) is not None) == there
+    assert (one_pass(guarantee, 0.1, classes, loss, CPU) is not None) == there
 
 
 def test_sets_as_words():
@@ -62,4 +65,4 @@ def test_by_the_interpreter():
     command = [sys.executable, str(HELPERS / "helpers" / "heads.py")]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr[-2000:]
-    assert int(found.stdout) == 22
+    assert int(found.stdout) == 66

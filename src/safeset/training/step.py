@@ -14,7 +14,7 @@ from safeset.recipes.sections import Loss
 from safeset.system.streams import side_by_side
 from safeset.training.gpu.blocks import InBlocks
 from safeset.training.gpu.convolutions import halves
-from safeset.training.gpu.head import one_pass, reach_table
+from safeset.training.gpu.head import is_right, one_pass
 
 Tensors = Mapping[str, Tensor]
 Objective = Callable[..., tuple[Tensor, dict[str, Tensor]]]
@@ -35,11 +35,10 @@ def objective(
         alone: whether it is called for one network, not under vmap for several.
     """
     logits_of = InBlocks(net.network, half=half, shifts=alone) if fused else net
-    head = (
-        one_pass(net.guarantee, net.classes, loss, net.device)
-        if fused and alone and net.device.type == "cuda"
-        else None
-    )
+    head = None
+    if fused and alone and net.device.type == "cuda":
+        head = one_pass(net.guarantee, net.epsilon, net.classes, loss, net.device)
+        head = head if head and is_right(net.device, loss) else None
 
     def forward(parameters: Tensors, x: Tensor) -> Tensor:
         with halves() if half else nullcontext():
@@ -56,11 +55,11 @@ def objective(
     ) -> tuple[Tensor, dict[str, Tensor]]:
         def estimate() -> tuple[HeadConstants, dict[str, Tensor], Tensor | None]:
             found, following = net.estimate(parameters, vectors, loss.power_steps)
-            return found, following, reach_table(found, net.epsilon) if head and target is None else None
+            return found, following, head.table(found) if head and head.takes(target) else None
 
         logits, (constants, following, table) = side_by_side(lambda: forward(parameters, x), estimate)
         if head and table is not None:
-            return head(logits, table, y, weight), following
+            return head(logits, table, y, weight, radius, target), following
         with one_thread(few_logits(logits)):
             if loss.name == "emma":
                 epsilon, settings = radius * net.epsilon, loss.settings()
