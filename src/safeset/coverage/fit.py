@@ -70,10 +70,10 @@ def least_entropy(logits: Tensor, labels: Tensor, ridge: float) -> tuple[Tensor,
             optimiser.zero_grad()
             held = torch.stack([one.square().sum() for one in parameters]).sum() * hold / points
             value = nn.functional.cross_entropy(scores(), labels) + held
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
             return value
 
-        optimiser.step(loss)
+        optimiser.step(loss)  # type: ignore[no-untyped-call]
 
     with torch.enable_grad():
         power = torch.zeros((), dtype=torch.float64, requires_grad=True)
