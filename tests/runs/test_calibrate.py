@@ -14,6 +14,7 @@ from safeset.data.dataset import CALIBRATION_SEED, Dataset, Split, draw_apart, s
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
 from safeset.recipes.recipe import Recipe
+from safeset.runs import calibrate as calibrations
 from safeset.runs.calibrate import calibrate_run, check_free, draw_points, fit_to_run, read_coverage, write_calibration
 from safeset.runs.data import load_run_data, load_whole
 from safeset.training.train import prepare_training
@@ -233,8 +234,18 @@ def test_the_command(run):
     assert "Every class is in every set: at least 9,999 points are needed" in errors
 
 
+def test_a_fit_sees_no_point_that_is_kept_or_of_the_test(run, monkeypatch):
+    seen = []
+    monkeypatch.setattr(calibrations, "fit_logits", lambda net, x, y: seen.append(Split(x, y)))
+    fit_to_run(load(run.path), run.read_recipe())
+    data = load_run_data(run.read_recipe())
+    assert len(seen[0]) == len(data.train)
+    assert rows_of(seen[0]) == rows_of(Split(data.train.exact, data.train.y))
+    assert not rows_of(seen[0]) & rows_of(Split(data.set_apart.exact, data.set_apart.y))
+
+
 def test_a_fitted_score_in_commands(run):
-    """Fitted to training points, none of which the run has kept; `certify`, `evaluate` and `audit` take it."""
+    """Fitted to training points of the run; `evaluate` takes it from the file."""
     work = run.path.parent
     out, _ = safeset("calibrate", "run", "--score", "fitted", cwd=work)
     assert "Covers: with probability ≥ 90 %" in out
@@ -242,12 +253,10 @@ def test_a_fitted_score_in_commands(run):
     assert stored["coverage"]["score"] == "fitted"
     assert all(sum(row) == 0 for row in stored["coverage"]["fit"]["entries"])
     coverage = read_coverage(run, load(run.path))
-    fit = fit_to_run(load(run.path), run.read_recipe())
-    assert torch.allclose(fit.entries, torch.tensor(stored["coverage"]["fit"]["entries"]), atol=100)  # of 2²⁰
     test = digits().test
-    sets = coverage.sets(test.exact, 0.3)
+    sets = coverage.sets(test.exact)
     assert float(sets.gather(1, test.y[:, None]).double().mean()) > 0.85
-    assert float(sets.sum(dim=1).double().mean()) < 3
+    assert float(sets.sum(dim=1).double().mean()) < 4.5  # 5.2 with membership: the net was trained for moments only
     safeset("evaluate", "run", cwd=work)
     found = json.loads((run.path / "evaluation.json").read_text())["coverage"]
     assert found["score"] == "fitted"
