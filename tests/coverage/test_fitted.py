@@ -164,6 +164,16 @@ def test_an_unknown_error_is_no_nan():
     assert bool((widened.offset == math.inf).all())
 
 
+def test_errors_of_differences_go_through_the_map():
+    """g_0 = f_0 − f_1 errs by a_0 + a_1, taken as (a_0 + a_0) + (a_1 + a_0); g_1 = 0 by nothing."""
+    found = LogitMap.of(torch.tensor([[1.0, -1.0], [0.0, 0.0]]), torch.zeros(2))
+    error = ClassError(torch.tensor([[0.25, 0.5]], dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
+    mapped, widened = found.enclosed(torch.tensor([[3.0, 1.0]], dtype=torch.float64), error)
+    assert mapped.tolist() == [[2.0, 0.0]]
+    assert 1.25 <= widened.offset[0, 0] < 1.25 + 1e-12
+    assert 0 <= widened.offset[0, 1] < 1e-12
+
+
 def test_equal_logits_have_equal_scores():
     layer = nn.Linear(3, 4, dtype=torch.float64)
     with torch.no_grad():

@@ -79,7 +79,7 @@ class LogitMap:
         centred = rows - rows.mean(dim=0)  # rounded to u of itself; what is subtracted B does not see
         found = matrix @ centred
         size = row_norms(matrix.abs() @ centred.abs())
-        error = float((2 * (len(rows) + 8) * U * size).amax())
+        error = float((2 * (len(rows) + 8) * U * size).amax()) + 2.0**-1000  # products of tiny weights underflow
         every = torch.arange(len(rows), device=rows.device)
         apart = float(HeadConstants(found, scale).upper(every).fill_diagonal_(0.0).amax())
         return Mapped(found, error, max(up(up(apart) + up(up(2 * error) * up(scale))), LEAST_CONSTANT))
