@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from torch import Tensor
 
 from common import ROOT, commit, machine, save
 from coverage_scores import Head, Method, log_softmax, peers
-from safeset import Coverage, load
+from safeset import Coverage, fit_logits, load
+from safeset.coverage.fit import ENOUGH
 from safeset.coverage.ranks import as_level, rank
+from safeset.data.dataset import Split
 from safeset.inputs import as_device
 from safeset.nets.frozen import FrozenNet
 from safeset.runs.data import load_run_data
@@ -33,6 +36,7 @@ from safeset.runs.run import Run
 EPSILONS, ALPHAS = (0.0, 0.03, 0.141, 0.25), ("0.05", "0.1")
 SPLITS, CHOICE_SPLITS, SEED = 10, 20, 0
 TAUS, BETAS, LARGEST_K = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0), (0.5, 0.75, 0.9, 1.0), 10
+RIDGES = (100.0, 300.0, 1000.0)
 STEPS, ATTACKED = 30, 500
 TIMED, REPEATS = 256, 20
 CHOICE = (
@@ -61,8 +65,15 @@ class Points:
         return method.above(self.logits, epsilon)
 
 
-def own_methods(points: Points) -> dict[str, list[Method]]:
-    """Safeset's scores, with every parameter; calibrated on points that nothing else is said of."""
+def own_methods(points: Points, trained: Split) -> dict[str, list[Method]]:
+    """Safeset's scores, with every parameter; calibrated on points that nothing else is said of.
+
+    The map of the score ``fitted`` is fitted to training points.
+    """
+    order = torch.from_numpy(np.random.default_rng([SEED, 3]).permutation(len(trained.y)))[:ENOUGH]
+    seen = trained[order]
+    logits = points.net.measure(seen.exact.to(points.y.device))
+    fits = {ridge: fit_logits(points.net, logits, seen.y, ridge=ridge) for ridge in RIDGES}
 
     def method(name: str, **settings: Any) -> Method:
         coverage = Coverage.calibrate(points.net, points.measured, points.y, **settings)
@@ -73,11 +84,15 @@ def own_methods(points: Points) -> dict[str, list[Method]]:
             coverage,
         )
 
+    def fitted(ridge: float) -> Method:
+        return replace(method("fitted", score="fitted", fit=fits[ridge]), parameters={"ridge": ridge})
+
     most = min(LARGEST_K, points.net.classes - 1)
     return {
         "r_1": [method("r_1", k=1)],
         "r_k": [method("r_k", k=k) for k in range(1, most + 1)],
         "soft-min": [method("soft-min", score="soft-min", tau=tau) for tau in TAUS],
+        "fitted": [fitted(ridge) for ridge in RIDGES],
     }
 
 
@@ -158,7 +173,7 @@ def measure(
     order = torch.from_numpy(np.random.default_rng([SEED, 1]).permutation(len(y))).to(device)
     third = len(y) // 3
     choice, rest = (Points(net, x[part], y[part]) for part in (order[:third], order[third:]))
-    candidates = own_methods(choice)
+    candidates = own_methods(choice, data.train)
     head = head_of(net)
     softmaxes = [log_softmax(head, beta, tau) for beta in BETAS for tau in TAUS]
     every = [*peers(head), choose(choice, softmaxes), *(choose(choice, each) for each in candidates.values())]

@@ -16,13 +16,14 @@ from common import markdown
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("uniform", "floating", "joint")
-PARAMETERS = {"k": "k", "tau": "τ", "beta": "β"}
+PARAMETERS = {"k": "k", "tau": "τ", "beta": "β", "ridge": "ridge"}
 SCORES = {
     "unprotected (LAC)": "unprotected",
     "lip-rcp, one constant": "one constant",
     "r_1": "**membership**",
     "r_k (k chosen)": "**membership**, chosen",
     "soft-min": "**soft-min**, chosen",
+    "fitted": "**fitted**, chosen",
 }
 
 

@@ -398,6 +398,14 @@ MUTANTS = {
         "certificates/test_signed_radii",
         ("certificates/soft_min.py", "excess - tau * entropy + steep", "excess - 2 * tau * entropy + steep"),
     ],
+    "errors of a map of logits forgotten": [
+        "coverage/test_fitted",
+        ("coverage/logit_map.py", "total = (known + 2 * rounded)", "total = (0 * known + 2 * rounded)"),
+    ],
+    "a map of logits with the constant of another network": [
+        "coverage/test_fitted",
+        ("coverage/checks.py", "if not mapped.constant <= score.fit.constant:", "if False:"),
+    ],
     "constants that onnxruntime rounds to float32": [
         "export/test_export",
         ("export/graph.py", "or not _is_delicate(array)", "or True"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from safeset.certificates.constants import HeadConstants as HeadConstants
     from safeset.certificates.signed_radii import signed_radii as signed_radii
     from safeset.coverage.coverage import Coverage as Coverage
+    from safeset.coverage.fit import fit_logits as fit_logits
     from safeset.errors import ArgumentError as ArgumentError
     from safeset.errors import DataNotFoundError as DataNotFoundError
     from safeset.errors import DataWarning as DataWarning
@@ -49,6 +50,7 @@ _HOMES = {
     "HeadConstants": "certificates.constants",
     "signed_radii": "certificates.signed_radii",
     "Coverage": "coverage.coverage",
+    "fit_logits": "coverage.fit",
     "ArgumentError": "errors",
     "DataNotFoundError": "errors",
     "DataWarning": "errors",

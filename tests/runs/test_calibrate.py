@@ -14,7 +14,8 @@ from safeset.data.dataset import CALIBRATION_SEED, Dataset, Split, draw_apart, s
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
 from safeset.recipes.recipe import Recipe
-from safeset.runs.calibrate import calibrate_run, check_free, draw_points, read_coverage, write_calibration
+from safeset.runs import calibrate as calibrations
+from safeset.runs.calibrate import calibrate_run, check_free, draw_points, fit_to_run, read_coverage, write_calibration
 from safeset.runs.data import load_run_data, load_whole
 from safeset.training.train import prepare_training
 
@@ -222,6 +223,8 @@ def test_the_command(run):
     out, _ = safeset("calibrate", "run", "--overwrite", "--score", "soft-min", "--tau", "0.2", "--json", cwd=work)
     assert json.loads(out) == json.loads(run.calibration.read_text())
     assert json.loads(out)["coverage"]["tau"] == 0.2
+    _, errors = safeset("calibrate", "run", "--overwrite", "--score", "fitted", "--tau", "0.2", cwd=work, code=1)
+    assert "neither `k` nor `tau`" in errors
     before = run.calibration.read_text()
     for wrong in (["--alpha", "1.5"], ["--data", "nowhere.npz"]):
         _, errors = safeset("calibrate", "run", "--overwrite", *wrong, cwd=work, code=1)
@@ -229,3 +232,32 @@ def test_the_command(run):
     assert run.calibration.read_text() == before
     out, errors = safeset("calibrate", "run", "--overwrite", "--alpha", "0.0001", cwd=work)
     assert "Every class is in every set: at least 9,999 points are needed" in errors
+
+
+def test_a_fit_sees_no_point_that_is_kept_or_of_the_test(run, monkeypatch):
+    seen = []
+    monkeypatch.setattr(calibrations, "fit_logits", lambda net, x, y: seen.append(Split(x, y)))
+    fit_to_run(load(run.path), run.read_recipe())
+    data = load_run_data(run.read_recipe())
+    assert len(seen[0]) == len(data.train)
+    assert rows_of(seen[0]) == rows_of(Split(data.train.exact, data.train.y))
+    assert not rows_of(seen[0]) & rows_of(Split(data.set_apart.exact, data.set_apart.y))
+
+
+def test_a_fitted_score_in_commands(run):
+    """Fitted to training points of the run; `evaluate` takes it from the file."""
+    work = run.path.parent
+    out, _ = safeset("calibrate", "run", "--score", "fitted", cwd=work)
+    assert "Covers: with probability ≥ 90 %" in out
+    stored = json.loads(run.calibration.read_text())
+    assert stored["coverage"]["score"] == "fitted"
+    assert all(sum(row) == 0 for row in stored["coverage"]["fit"]["entries"])
+    coverage = read_coverage(run, load(run.path))
+    test = digits().test
+    sets = coverage.sets(test.exact)
+    assert float(sets.gather(1, test.y[:, None]).double().mean()) > 0.85
+    assert float(sets.sum(dim=1).double().mean()) < 4.5  # 5.2 with membership: the net was trained for moments only
+    safeset("evaluate", "run", cwd=work)
+    found = json.loads((run.path / "evaluation.json").read_text())["coverage"]
+    assert found["score"] == "fitted"
+    assert found["rows"][1]["guaranteed"] <= found["rows"][1]["under_attack"] <= found["rows"][1]["clean"]

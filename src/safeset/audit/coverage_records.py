@@ -39,7 +39,9 @@ def find_calibration(run: Run, recipe: FittedRecipe, net: FrozenNet) -> tuple[Co
         said = "made with other points than the run has kept"
         return coverage, [{"what": "calibration", "verdict": OTHER, "said": said}]
     score = coverage.score
-    again = Coverage.calibrate(net, points.exact, points.y, score=score.kind, k=score.k, tau=score.tau).to_record()
+    again = Coverage.calibrate(
+        net, points.exact, points.y, score=score.kind, k=score.k, tau=score.tau, fit=score.fit
+    ).to_record()
     same = sorted(zip(stored["labels"], _numbers(stored), strict=True))
     found = sorted(zip(again["labels"], _numbers(again), strict=True))
     holds = stored["scale"] == again["scale"] and all(

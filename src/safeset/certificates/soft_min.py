@@ -51,7 +51,7 @@ class Directions(NamedTuple):
         rows: (classes, features) weights, less their mean: only differences count.
         sizes: (classes,) upper bounds of their norms.
         inverse: (classes, classes) 1/‖w_y − w_j‖, about; 0 for equal rows, which no weight falls on.
-        slack: relative error of the distances.
+        slack: error of each n_yj in length, by that of the distances.
     """
 
     rows: Tensor
@@ -67,6 +67,20 @@ class Directions(NamedTuple):
         sure = (distances > head.least_distance) & (distances < math.inf)
         unsure = torch.where(distances == 0, 0.0, math.inf)  # a tiny distance is not accurate: no tangent there
         return cls(rows, row_norms(rows), torch.where(sure, 1 / distances, unsure), head.slack)
+
+    @classmethod
+    def by_one(cls, rows: Tensor, error: float, constant: float, scale: float) -> "Directions":
+        """Those of r_yj = (g_y − g_j)/constant for all pairs: n_yj = (v_y − v_j)·scale/constant, at most 1 long.
+
+        Args:
+            rows: (classes, features) v as computed.
+            error: how far any of them may be from the exact one.
+            constant: of the differences of g, in the input.
+            scale: of the features.
+        """
+        rows, unit = rows - rows.mean(dim=0), scale / constant
+        inverse = torch.full((len(rows), len(rows)), unit, dtype=rows.dtype, device=rows.device).fill_diagonal_(0.0)
+        return cls(rows, row_norms(rows), inverse, 4 * U + 2 * up(error * up(unit)))
 
 
 def tangent(radii: Tensor, tau: float, directions: Directions, epsilon: float) -> Tensor:

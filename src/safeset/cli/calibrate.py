@@ -18,7 +18,9 @@ def calibrate(
     data: Annotated[
         str | None, typer.Option(help="Own points that were not trained on. Default: those of train --calibrate.")
     ] = None,
-    score: Annotated[str, typer.Option(help="membership, or soft-min for many classes.")] = "membership",
+    score: Annotated[
+        str, typer.Option(help="membership; for many classes soft-min, or fitted (to the run's training points).")
+    ] = "membership",
     k: Annotated[int | None, typer.Option("--k", help="Of membership: among the K best. Default: 1.")] = None,
     tau: Annotated[float | None, typer.Option(help="Of soft-min, in input units. Default: 0.1.")] = None,
     by_class: Annotated[bool, typer.Option("--by-class", help="For each true class by itself.")] = False,

@@ -22,8 +22,11 @@ class Attack:
     def __init__(self, coverage: Coverage, steps: int = STEPS) -> None:
         self.score, self.steps = coverage.score, steps
         self.layers = coverage.net.network  # the same as the program, with gradients that cost less
+        self.fit = coverage.score.fit
         rows = coverage.net.bounds().head.rows.double()
         self.constants = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist") * coverage.scale
+        if self.fit is not None:
+            self.constants = torch.full_like(self.constants, self.fit.constant).fill_diagonal_(0.0)
 
     def lowered(self, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
         """Points within ε of x at which the scores of the classes y are lowest, of those that were looked at.
@@ -54,9 +57,11 @@ class Attack:
 
     def _scores(self, logits: Tensor, y: Tensor, constants: Tensor) -> Tensor:
         """(n,) scores of the classes y; pairs with equal rows, whose gap nothing changes, are left out."""
+        if self.fit is not None:
+            logits = self.fit.logits(logits)
         gaps = logits.gather(1, y[:, None]) - logits
         radii = torch.where(constants > 0, gaps / constants.where(constants > 0, 1.0), math.inf)
         if self.score.k is not None:
             return radii.kthvalue(self.score.k, dim=1).values
-        tau = self.score.tau or 1.0
+        tau = self.score.softness
         return -tau * torch.logsumexp(-radii / tau, dim=1)

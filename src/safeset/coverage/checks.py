@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from safeset.coverage.ranks import as_level
-from safeset.coverage.scores import Geometry
+from safeset.coverage.scores import Geometry, Score
 from safeset.errors import expected
 from safeset.inputs import Numbers, as_tensor, check_epsilon
 from safeset.numerics.directed import up
@@ -40,12 +40,29 @@ def coarse(scale: float) -> float:
     return max(scale, math.ldexp(math.ceil(math.ldexp(mantissa, BITS)), exponent - BITS))
 
 
-def geometry_of(program: Program, scale: float) -> Geometry:
-    """What scores need of a program's head, on features whose Lipschitz constant is at most scale."""
+def head_rows(program: Program) -> Tensor:
+    """(classes, features) float64 rows of a program's head."""
+    return program.head.weight.double()
+
+
+def geometry_of(program: Program, scale: float, score: Score) -> Geometry:
+    """What a score needs of a program's head, on features whose Lipschitz constant is at most scale.
+
+    Raises:
+        ArgumentError: for a map of logits whose constant is too small for this network.
+    """
     with strict_arithmetic():
         head = program.head
-        biases = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
-        return Geometry.of(head.weight, biases, scale)
+        if score.fit is None:
+            biases = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
+            return Geometry.of(head.weight, biases, scale)
+        mapped = score.fit.head(head_rows(program), scale)
+        if not mapped.constant <= score.fit.constant:
+            remedy = "Fit it with this network: safeset.fit_logits(net, x, y)."
+            raise expected(
+                f"a map of logits whose constant is at least {mapped.constant!r}", repr(score.fit.constant), remedy
+            )
+        return Geometry.mapped(mapped, score.fit.constant, scale)
 
 
 def check_net(program: Program, proved: float, wanted: Program, scale: float) -> None:

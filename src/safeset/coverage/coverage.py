@@ -19,6 +19,7 @@ from safeset.coverage.checks import (
     radius_above,
 )
 from safeset.coverage.curve import Curve, curve
+from safeset.coverage.logit_map import LogitMap
 from safeset.coverage.ranks import as_level, fewest, rank
 from safeset.coverage.record import MOST_POINTS, Stored, from_values, to_values
 from safeset.coverage.scores import Geometry, Points, Score
@@ -76,12 +77,13 @@ class Coverage:
         by_class: bool = False,
         score: str = "membership",
         tau: float | None = None,
+        fit: LogitMap | None = None,
         confidence: float | Fraction | str | None = None,
     ) -> "Coverage":
         """Calibrate a net on labelled points.
 
         The points must be drawn at random from what the sets will be used for (not stratified), and neither the net nor
-        the score, k or τ may have been chosen with them: no test can see that, and without it nothing is covered.
+        the score, k, τ or fit may have been chosen with them: no test can see that, and without it nothing is covered.
 
         Args:
             net: a `CertifiedNet` or its frozen form; what is calibrated is the net as it is now.
@@ -91,8 +93,10 @@ class Coverage:
             k: of the score ``"membership"``; by default 1.
             by_class: coverage for each true class by itself; classes with too few points are then in every set.
             score: ``"membership"``: the signed radius within which a class stays among the k best; ``"soft-min"``:
-                a soft minimum of the pairs' radii, which makes smaller sets where there are many classes.
+                a soft minimum of the pairs' radii, which makes smaller sets where there are many classes; ``"fitted"``:
+                log-odds of a map of the logits, the smallest sets of many classes.
             tau: of the score ``"soft-min"``, in the units of the input; by default 0.1.
+            fit: of the score ``"fitted"``: `fit_logits` of training points.
             confidence: such as 0.95, that *this* calibration set covers 1 − α; by default it does on average.
 
         Raises:
@@ -102,7 +106,7 @@ class Coverage:
             raise expected("`net` to be a CertifiedNet", type(net).__name__)
         frozen = net.frozen()
         level, sure = as_level(alpha, "`alpha`"), check_confidence(confidence)
-        which = Score.of(score, frozen.classes, k, tau)
+        which = Score.of(score, frozen.classes, k, tau, fit)
         points = x if isinstance(x, Measured) else frozen.measure(x)
         labels = check_labels(y, len(points), frozen.classes)
         if not 1 <= len(points) <= MOST_POINTS:
@@ -111,7 +115,7 @@ class Coverage:
         enclosed = points.enclosed()
         check_net(enclosed.program, 0.0, frozen._proved()[0].program, 0.0)
         scale = coarse(enclosed.scale)
-        geometry = geometry_of(enclosed.program, scale)
+        geometry = geometry_of(enclosed.program, scale, which)
         with strict_arithmetic():
             found = which.below(Points(*enclosed[:3]), geometry).cpu()
             own = found.gather(1, labels[:, None])[:, 0]
@@ -181,8 +185,8 @@ class Coverage:
     ) -> Curve:
         """Guaranteed coverage of labelled points at every ε, where sets are made for one ε: ``sets(x, epsilon=rule)``.
 
-        A label stays in the set, whatever the attacker does within ε, if its score at x is ≥ q + ε − rule (the score
-        ``"soft-min"``: q + max(0, ε − rule)).
+        A label stays in the set, whatever the attacker does within ε, if its score at x is ≥ q + ε − rule (other scores
+        than ``"membership"``: q + max(0, ε − rule)).
 
         Args:
             x: points that were not used for calibration, as for `sets`.
@@ -194,7 +198,7 @@ class Coverage:
         own = self.scores(x, round="down")
         labels = check_labels(y, len(own), own.shape[1]).to(own.device)
         reached, needed = own.gather(1, labels[:, None])[:, 0], self.thresholds.to(own.device)[labels]
-        return curve(reached, needed, epsilons, rule=rule, delta=delta, is_concave=self.score.kind == "soft-min")
+        return curve(reached, needed, epsilons, rule=rule, delta=delta, is_concave=self.score.is_concave)
 
     # -- thresholds ---------------------------------------------------------------------------------------------------
 
@@ -308,7 +312,7 @@ class Coverage:
         scores = torch.tensor(stored.scores, dtype=torch.float64)
         order = scores.argsort(descending=True, stable=True)
         about = (frozen, scores[order], torch.tensor(stored.labels)[order], sealed.program, stored.weights)
-        geometry = geometry_of(sealed.program, stored.scale)
+        geometry = geometry_of(sealed.program, stored.scale, stored.score)
         level = (stored.alpha, stored.score, stored.by_class, stored.confidence, stored.poisoned, stored.scale)
         return cls(*level, *about, geometry, stored.made_with)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from safeset.coverage.logit_map import LogitMap
 from safeset.coverage.ranks import as_level
 from safeset.coverage.scores import Score
 from safeset.errors import expected, first_few
@@ -53,6 +54,7 @@ def to_values(stored: Stored) -> dict[str, Any]:
     """Values for JSON."""
     score, confidence = stored.score, stored.confidence
     return {
+        **({} if score.fit is None else {"fit": score.fit.to_values()}),
         **stored._asdict(),
         "format": FORMAT,
         "score": score.kind,
@@ -74,7 +76,8 @@ def from_values(record: Any) -> Stored:
         got = repr(record.get("format"))[:80] if isinstance(record, Mapping) else type(record).__name__
         raise expected(f"a calibration of the format {FORMAT!r}", got, "Calibrate again.")
     wrong = [f"{key!r} missing" for key in KEYS if key not in record]
-    wrong += [f"{str(key)[:40]!r} unknown" for key in record if key not in KEYS]
+    known = {*KEYS, "fit"} if record.get("score") == "fitted" else KEYS
+    wrong += [f"{str(key)[:40]!r} unknown" for key in record if key not in known]
     if wrong:
         raise expected("a calibration with all of its keys and no others", first_few(wrong))
     classes = _integer(record, "classes", 2, MOST_CLASSES)
@@ -112,7 +115,8 @@ def from_values(record: Any) -> Stored:
 
 def _which(record: Mapping[str, Any], classes: int) -> Score:
     """The score, with its own parameter and no other."""
-    score = Score.of(record["score"], classes, record["k"], record["tau"])
+    fit = LogitMap.from_values(record.get("fit"), classes) if record["score"] == "fitted" else None
+    score = Score.of(record["score"], classes, record["k"], record["tau"], fit)
     if (score.k, score.tau) != (record["k"], record["tau"]):
         raise expected("`k` of a calibration for 'membership', `tau` for 'soft-min', and null for the other", "others")
     return score

@@ -8,12 +8,14 @@ import torch
 from torch import nn
 
 from safeset.coverage.coverage import Coverage
+from safeset.coverage.fit import ENOUGH, fit_logits
+from safeset.coverage.logit_map import LogitMap
 from safeset.data.dataset import CALIBRATION_SEED, Progress, Split
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected
 from safeset.inputs import as_device
 from safeset.nets.certifying import Certifying
 from safeset.recipes.recipe import FittedRecipe
-from safeset.runs.data import load_whole, same_source
+from safeset.runs.data import load_run_data, load_whole, same_source
 from safeset.runs.library import is_shipped
 from safeset.runs.load import load_run
 from safeset.runs.own_networks import Factory
@@ -64,7 +66,7 @@ def calibrate_run(
         run: a run whose training has ended.
         alpha: how often the true class may be missing.
         k: as for `Coverage.calibrate`, with all that follows up to ``confidence``.
-        score: which score.
+        score: which score; ``"fitted"`` is fitted to training points of the run.
         tau: of ``"soft-min"``.
         by_class: whether coverage holds for each true class by itself.
         confidence: of this calibration set.
@@ -79,14 +81,17 @@ def calibrate_run(
     if unfinished:
         raise expected("a trained run to calibrate", f"{run.path}, at {unfinished}", "Let the training end first.")
     drawn = draw_points(run, recipe, source, progress)
+    net = net.to(as_device(device))
+    fit = fit_to_run(net, recipe, progress) if score == "fitted" else None
     coverage = Coverage.calibrate(
-        net.to(as_device(device)),
+        net,
         drawn.points.exact,
         drawn.points.y,
         alpha=alpha,
         k=k,
         score=score,
         tau=tau,
+        fit=fit,
         by_class=by_class,
         confidence=confidence,
     )
@@ -100,6 +105,13 @@ def calibrate_run(
         **provenance(coverage.net.device),
         "coverage": coverage.to_record(),
     }
+
+
+def fit_to_run(net: Certifying, recipe: FittedRecipe, progress: Progress | None = None) -> LogitMap:
+    """The map of logits of the score ``"fitted"``, by training points of the run: none that it kept is among them."""
+    points = load_run_data(recipe, progress=progress).train
+    some = torch.randperm(len(points), generator=torch.Generator().manual_seed(CALIBRATION_SEED))[:ENOUGH]
+    return fit_logits(net, points[some].exact, points.y[some])
 
 
 def draw_points(run: Run, recipe: FittedRecipe, source: str | None, progress: Progress | None = None) -> Drawn:

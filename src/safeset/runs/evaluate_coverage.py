@@ -51,7 +51,7 @@ def evaluate_coverage(
     radii = [0.0, *(epsilon for epsilon in dict.fromkeys(epsilons) if epsilon > 0)]
     reached, counts = _looked_at(coverage, split, radii, Attack(coverage) if attack else None, progress)
     needed = coverage.thresholds[split.y.cpu()]
-    is_concave = coverage.score.kind == "soft-min"
+    is_concave = coverage.score.is_concave
     fixed = curve(reached, needed, radii, rule=0.0, delta=DELTA, is_concave=is_concave)
     names = coverage.net.class_names or tuple(map(str, range(coverage.net.classes)))
     rows = []
