@@ -13,6 +13,8 @@ is installed, its sets stand beside ours, clean and under attack.
 import argparse
 import json
 import math
+import shlex
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -200,7 +202,7 @@ def measure(
         known[score] = [row for row in rows if row["method"] == name_of(method)]
         print(f"{name_of(method):24} {time.perf_counter() - started:6.0f} s", flush=True)
     result = {
-        "command": f"python benchmarks/coverage.py {path}",
+        "command": f"python benchmarks/coverage.py {shlex.join(sys.argv[1:])}",
         "commit": commit(),
         "run": path.name,
         "data": data.name,
