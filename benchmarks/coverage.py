@@ -395,6 +395,7 @@ def draw(name: str) -> None:
 
     result = json.loads((ROOT / "results" / "coverage" / f"{name}.json").read_text())
     kinds = {
+        "fitted": ("safeset, fitted", "#7c3aed", "D"),
         "soft-min": ("safeset, soft-min", "#1d4ed8", "o"),
         "r_1": ("safeset, signed radius", "#0d9488", "s"),
         "centred": ("one logit each, centred", "#b45309", "^"),

@@ -11,20 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import beyond_pages
+import coverage_pages
+import gpu_pages
 import paper
 from common import markdown
 
 ROOT = Path(__file__).parents[1]
 METHODS = ("uniform", "floating", "joint")
-PARAMETERS = {"k": "k", "tau": "τ", "beta": "β", "ridge": "ridge"}
-SCORES = {
-    "unprotected (LAC)": "unprotected",
-    "lip-rcp, one constant": "one constant",
-    "r_1": "**membership**",
-    "r_k (k chosen)": "**membership**, chosen",
-    "soft-min": "**soft-min**, chosen",
-    "fitted": "**fitted**, chosen",
-}
 
 
 def digits(result: dict[str, Any]) -> str:
@@ -158,76 +151,6 @@ def growth(cpu: dict[str, Any], cuda: dict[str, Any]) -> str:
     )
 
 
-def gpu_steps(result: dict[str, Any]) -> str:
-    """A step of each kind on a GPU."""
-    least = f"{result['floor']['floor_ms']:.2f}"
-    names = ("captured_ms", "x_plain", "x_blocks")
-    rows = [
-        [row["step"], *(f"{row[name]:.2f}" for name in names), f"{row['eager_ms']:.1f}", least]
-        for row in result["steps"]
-    ]
-    return markdown(["step", "captured, ms", "× plain", "× plain, in blocks", "eager, ms", "floor, ms"], rows)
-
-
-def gpu_shift(result: dict[str, Any]) -> str:
-    """Steps of networks of rotations and shifts beside plain ones."""
-    rows: dict[str, list[str]] = {}
-    for row in result["steps"]:
-        rows.setdefault(row["network"], []).append(f"{row['ms']:.2f} ({row['x_plain']:.2f})")
-    header = ["channels × layers", *dict.fromkeys(row["step"] for row in result["steps"])]
-    return markdown(header, [[name, *cells] for name, cells in rows.items()])
-
-
-def gpu_head(result: dict[str, Any]) -> str:
-    """Steps of the paper's network, the loss of the head in one pass and in many."""
-    rows = [
-        [name, *(f"{each['ms']:.3f} ({each['x_plain']:.2f})" for each in (row["one pass"], row["many"]))]
-        for name, row in result["steps"].items()
-    ]
-    return markdown(["step", "in one pass, ms (× plain, in blocks)", "in many"], rows)
-
-
-def gpu_parts(result: dict[str, Any]) -> str:
-    """Where the time of a captured step goes."""
-    names = list(next(iter(result["parts"].values())))
-    rows = [
-        [step, str(parts["kernels"]), *(f"{parts[name]:.2f}" for name in names[1:])]
-        for step, parts in result["parts"].items()
-    ]
-    return markdown(["step", *names], rows)
-
-
-def gpu_seeds(result: dict[str, Any]) -> str:
-    """Several seeds at once."""
-    alone = result["seeds"][0]["rt5_ms"]
-    rows = []
-    for row in result["seeds"]:
-        gain = f"{alone * row['seeds'] / row['rt5_ms']:.2f} ×"
-        times = [f"{row[name]:.2f}" for name in ("plain_ms", "rt5_ms")]
-        rows.append([str(row["seeds"]), *times, f"{row['rt5_ms'] / row['seeds']:.2f}", gain, f"{row['floor_ms']:.2f}"])
-    return markdown(["seeds", "plain, in blocks, ms", "RT5, ms", "RT5, for each seed", "gain", "floor, ms"], rows)
-
-
-def gpu_growth(result: dict[str, Any]) -> str:
-    """How a captured step grows."""
-    rows = [
-        [row["changed"], f"{row['value']:,}", *(f"{row[name]:.2f}" for name in ("plain_ms", "rtk_ms", "floor_ms"))]
-        for row in result["growth"]
-    ]
-    return markdown(["changed", "to", "plain, in blocks, ms", "RTK, ms", "floor, ms"], rows)
-
-
-def gpu_certified(result: dict[str, Any]) -> str:
-    """Points certified in a second on a GPU."""
-    names = ["plain", *METHODS, "floor"]
-    rows = [
-        [f"{row['classes']:,}", *(f"{row[name]:,}" for name in names), f"{row['proof_seconds']:.1f}"]
-        for row in result["certified"]
-    ]
-    header = ["classes", "plain forward pass", *METHODS, "by its operations alone", "proof, s"]
-    return markdown(header, rows)
-
-
 def precisions(result: dict[str, Any], speed: dict[str, Any]) -> str:
     """VRA after training in each arithmetic, and what a step costs."""
     times = {row["precision"]: row for row in speed["precisions"]}
@@ -357,18 +280,6 @@ def published(result: dict[str, Any], ours: dict[str, Any]) -> str:
     return markdown(["networks", "guarantee", *(f"ε = {each:g}" for each in result["epsilons"]), "median radius"], rows)
 
 
-def coverage(result: dict[str, Any]) -> str:
-    """Mean size of sets and coverage under attack, at each ε."""
-    rows = [row for row in result["rows"] if row["alpha"] == "0.1"]
-    epsilons = sorted({row["epsilon"] for row in rows})
-    cells: dict[str, list[str]] = {}
-    for row in rows:
-        parameters = ", ".join(f"{PARAMETERS[key]} = {value:g}" for key, value in row["parameters"].items())
-        name = SCORES.get(row["method"], row["method"]) + (f" ({parameters})" if parameters else "")
-        cells.setdefault(name, []).append(f"{row['size']:.2f} ({row['coverage_attacked']:.3f})")
-    return markdown(["score", *(f"ε = {each:g}" for each in epsilons)], [[name, *each] for name, each in cells.items()])
-
-
 def trained(*results: dict[str, Any]) -> str:
     """The models that come with safeset: audit and evaluation of each in turn."""
     rows = []
@@ -462,20 +373,12 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/performance.md", "steps", "benchmarks/step.json", steps),
     ("docs/performance.md", "predictions", "benchmarks/step.json", predictions),
     ("docs/performance.md", "bounds", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", bounds),
-    ("docs/performance.md", "gpu-steps", "benchmarks/gpu.json", gpu_steps),
-    ("docs/performance.md", "gpu-head", "benchmarks/gpu-head.json", gpu_head),
-    ("docs/performance.md", "gpu-shift", "benchmarks/gpu-shift.json", gpu_shift),
-    ("docs/performance.md", "gpu-parts", "benchmarks/gpu.json", gpu_parts),
-    ("docs/performance.md", "gpu-seeds", "benchmarks/gpu.json", gpu_seeds),
-    ("docs/performance.md", "gpu-growth", "benchmarks/gpu.json", gpu_growth),
-    ("docs/performance.md", "gpu-certified", "benchmarks/gpu.json", gpu_certified),
     ("docs/performance.md", "precisions", "analyses/precision.json benchmarks/gpu.json", precisions),
     ("docs/reliability.md", "audits", " ".join(f"audits/{name}.json" for name in AUDITS), audits),
     ("docs/reliability.md", "regions", "analyses/regions.json", regions),
     ("docs/performance.md", "growth", "benchmarks/bounds-cpu.json benchmarks/bounds-cuda.json", growth),
     ("docs/other-libraries.md", "other-libraries", "benchmarks/other-libraries.json", other_libraries),
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
-    ("docs/coverage.md", "coverage", "coverage/digits-rt3.json", coverage),
     ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
     ("docs/affinity.md", "affinity-gains", "affinity/eurosat.json", affinity_gains),
     ("docs/models.md", "trained", "../models/*/*/[ae]*.json", trained),
@@ -483,6 +386,8 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/serve.md", "serve-load", "benchmarks/serve.json", serve_load),
     *paper.TABLES,
     *beyond_pages.TABLES,
+    *coverage_pages.TABLES,
+    *gpu_pages.TABLES,
 ]
 
 
