@@ -397,9 +397,9 @@ def draw(name: str) -> None:
     kinds = {
         "fitted": ("safeset, fitted", "#7c3aed", "D"),
         "soft-min": ("safeset, soft-min", "#1d4ed8", "o"),
-        "r_1": ("safeset, signed radius", "#0d9488", "s"),
-        "centred": ("one logit each, centred", "#b45309", "^"),
-        "lip-rcp, one constant": ("lip-rcp", "#d97706", "v"),
+        "r_1": ("safeset, membership (k = 1)", "#0d9488", "s"),
+        "centred": ("centred", "#b45309", "^"),
+        "lip-rcp, one constant": ("one constant (lip-rcp)", "#d97706", "v"),
         "unprotected (LAC)": ("unprotected", "#991b1b", "x"),
     }
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")

@@ -129,6 +129,12 @@ def test_the_calibration_is_made_again(tmp_path):
         json.dumps({**record, "device": "cuda (H200)", "coverage": {**inner, "program": "0" * 64}})
     )
     assert verdicts(run) == (False, ["made elsewhere"])
+    others = {**record["points"], "from": "mine.csv", "digest": "0" * 64}  # as many points of the user's own
+    run.calibration.write_text(json.dumps({**record, "points": others, "coverage": higher}))
+    coverage, (check,) = find_calibration(run, run.read_recipe(), load(run.path).frozen())
+    assert coverage is not None
+    assert check["verdict"] == "other data"
+    assert "mine.csv" in check["said"]
     fewer = {**inner, "scores": inner["scores"][:50], "labels": inner["labels"][:50]}
     run.calibration.write_text(json.dumps({**record, "coverage": fewer}))
     assert verdicts(run) == (True, ["other data"])

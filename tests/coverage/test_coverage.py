@@ -287,6 +287,7 @@ def test_the_words_are_not_those_of_certificates():
         (lambda c, x, y, net: Coverage.calibrate(net, x, y + 5), "labels in"),
         (lambda c, x, y, net: Coverage.calibrate(net, x[:0], y[:0]), "calibration points"),
         (lambda c, x, y, net: Coverage.calibrate(net, x, y, alpha=1), "between 0 and 1"),
+        (lambda c, x, y, net: c.at(confidence=2), "such as 0.95"),
         (lambda c, x, y, net: Coverage.calibrate(net, x, y, k=5), "`k`"),
         (lambda c, x, y, net: Coverage.calibrate(net, x, y, score="soft"), "soft-min"),
         (lambda c, x, y, net: Coverage.calibrate(net, x, y, score="soft-min", tau=0), "`tau`"),

@@ -1,5 +1,6 @@
 """Recipes: TOML and back, mistakes named, every row of the paper's table there with its hyper-parameters."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -126,6 +127,14 @@ def test_a_recipe_that_is_not_there_is_reported(tmp_path):
         Recipe.read(tmp_path / "none.toml")
     with pytest.raises(ArgumentError, match="Did you mean 'cifar100/rt5'"):
         find_recipe("cifar10/rt5")
+
+
+def test_data_in_the_place_of_a_recipe_is_told_its_flag(tmp_path):
+    table = tmp_path / "own.csv"
+    table.write_text("a,b,label\n1,2,cat\n")
+    for name in ("digits", str(tmp_path), str(table)):
+        with pytest.raises(ArgumentError, match=re.escape(f"--data {name}")):
+            find_recipe(name)
 
 
 PAPER = {  # the paper's table of hyper-parameters: epochs, batch, rate, loss, weight

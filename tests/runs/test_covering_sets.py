@@ -55,6 +55,12 @@ def test_a_record_has_both_sets(work, epsilon):
         assert "probab" not in record["promise"]
 
 
+def test_a_level_that_is_none_is_refused_before_anything_is_proved(work, monkeypatch):
+    monkeypatch.setattr("safeset.runs.certify_files.open_model", lambda *given, **options: pytest.fail("proved"))
+    with pytest.raises(ArgumentError, match="between 0 and 1"):
+        records(work, alpha="1.5")
+
+
 def test_another_level(work):
     sizes = [
         [len(one["coverage_set"]["classes"]) for one in records(work, alpha=alpha)] for alpha in ("0.3", None, "0.01")

@@ -35,8 +35,13 @@ def find_calibration(run: Run, recipe: FittedRecipe, net: FrozenNet) -> tuple[Co
         points = draw_points(run, recipe, None).points
     except ArgumentError:  # the run kept none, or they cannot be found again
         points = None
-    if points is None or len(points) != len(coverage):
-        said = "made with other points than the run has kept"
+    about = _points_of(run)
+    if points is None or len(points) != len(coverage) or about.get("digest", points.digest()) != points.digest():
+        source = str(about.get("from", "points that are not named"))[:100]
+        said = (
+            f"made with {source}, which the run has not kept, so it was not made again; to calibrate with kept "
+            f"points: safeset calibrate {run.path} --overwrite"
+        )
         return coverage, [{"what": "calibration", "verdict": OTHER, "said": said}]
     score = coverage.score
     again = Coverage.calibrate(
@@ -50,6 +55,12 @@ def find_calibration(run: Run, recipe: FittedRecipe, net: FrozenNet) -> tuple[Co
     )
     said = "" if holds else "the points that the run has kept have other scores"
     return coverage, [{"what": "calibration", "verdict": SAME if holds else DIFFERENT, "said": said}]
+
+
+def _points_of(run: Run) -> dict[str, Any]:
+    """What calibration.json says of its points: their digest, and where they came from."""
+    found = read_json_table(run.calibration).get("points")
+    return found if isinstance(found, dict) else {}
 
 
 def _is_elsewhere(run: Run, net: FrozenNet) -> bool:

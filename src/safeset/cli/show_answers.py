@@ -82,7 +82,9 @@ def show_coverage(found: dict[str, Any]) -> None:
     print_table(f"Sets that cover ≥ {_promised(found['alpha'])}: {about}", ["ε", *COVERED], body, texts=0)
     out.print(
         "Clean: labels in the sets for ε of unchanged points; guaranteed: those that no change within ε gets out; "
-        f"under attack: those that an attack did not get out. Sizes in classes. Covers: {found['words']}.",
+        "under attack: those that an attack did not get out. A set that would be empty has the class with the largest "
+        "score, which guaranteed alone does not count. Sizes in classes. "
+        f"Covers: {found['words']}.",
         style="dim",
     )
     for row in found["rows"]:

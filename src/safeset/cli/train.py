@@ -44,7 +44,7 @@ def train(
     model: Annotated[str | None, typer.Option(help="A network: `safeset models`.")] = None,
     network: NetworkName = None,
     batch: Annotated[int | None, typer.Option(help="Points in a step.")] = None,
-    loss: Annotated[str | None, typer.Option(help="cross-entropy or trades.")] = None,
+    loss: Annotated[str | None, typer.Option(help="cross-entropy, trades or emma.")] = None,
     seed: Annotated[int | None, typer.Option()] = None,
     seeds: Annotated[int | None, typer.Option(help="So many networks at once: this seed and the next.")] = None,
     size: Size = None,

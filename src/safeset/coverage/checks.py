@@ -86,7 +86,7 @@ def radius_above(epsilon: Any) -> float:
 
 def check_confidence(confidence: Any) -> Fraction | None:
     """A confidence as it is written, or None."""
-    return None if confidence is None else as_level(confidence, "`confidence`")
+    return None if confidence is None else as_level(confidence, "`confidence`", "0.95")
 
 
 def check_labels(y: Numbers, points: int, classes: int) -> Tensor:

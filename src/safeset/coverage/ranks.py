@@ -20,12 +20,13 @@ LONGEST = 40  # digits of a level's denominator
 WRITTEN = re.compile(r"\d{1,40}/\d{1,40}|\d{0,40}\.?\d{0,40}([eE][+-]?\d{1,2})?")  # large exponents take all memory
 
 
-def as_level(value: Any, name: str) -> Fraction:
+def as_level(value: Any, name: str, example: str = "0.1") -> Fraction:
     """A probability between 0 and 1 as it is written: 0.1 is 1/10, not the float64 next to it.
 
     Args:
         value: a number, a fraction, or a text such as ``"1/10"``.
         name: of the argument.
+        example: for the error.
 
     >>> as_level(0.1, "`alpha`"), as_level("1/3", "`alpha`")
     (Fraction(1, 10), Fraction(1, 3))
@@ -39,7 +40,7 @@ def as_level(value: Any, name: str) -> Fraction:
     except (ValueError, ZeroDivisionError, OverflowError):
         level = None
     if level is None or not 0 < level < 1 or level.denominator >= 10**LONGEST:
-        raise expected(f"{name} to be a number between 0 and 1, such as 0.1", repr(value)[:80])
+        raise expected(f"{name} to be a number between 0 and 1, such as {example}", repr(value)[:80])
     return level
 
 

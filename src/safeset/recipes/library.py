@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safeset.data.sources import SOURCES
 from safeset.errors import ArgumentError, expected, nearest
 from safeset.recipes import toml
 from safeset.recipes.recipe import Recipe, resolve_changes
@@ -23,11 +24,18 @@ def list_recipes() -> list[str]:
 
 def find_recipe(name: str) -> Path:
     """A recipe by its path, or by the name of one that comes with safeset."""
-    if Path(name).is_file():
-        return Path(name)
+    path = Path(name)
+    is_data = name in SOURCES or path.is_dir() or path.suffix.lower() in (".csv", ".tsv", ".npz")
+    if path.is_file() and not is_data:
+        return path
     if name in list_recipes():
         return recipe_folder() / f"{name}.toml"
-    remedy = nearest(name, list_recipes()) or f"safeset has {', '.join(list_recipes())}."
+    remedies = [nearest(name, list_recipes())]
+    if is_data:
+        remedies.append(f"To train on data, with defaults: --data {name}")
+    elif not remedies[0]:
+        remedies.append(f"safeset has {', '.join(list_recipes())}.")
+    remedy = " ".join(filter(None, remedies))
     raise expected("the path of a recipe, or the name of one that comes with safeset", repr(name), remedy)
 
 

@@ -31,7 +31,8 @@ def coverage_section(found: dict[str, Any], *, epsilon: float, units: str, kind:
     sizes = [Line("mean size", radii, [row["size"] for row in rows])]
     about = (
         "These sets are about the true class, on average over inputs like the calibration points; they are no "
-        "certificates. A set for ε holds the true class also after a change up to ε."
+        "certificates. What is promised of a set for ε stays true whatever a change up to ε does. A set that would be "
+        "empty has the class with the largest score, which only the curve of the points as they are counts."
     )
     return element(
         "div",

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from safeset.coverage.ranks import as_level
 from safeset.data.decoding import colour
 from safeset.data.points import Point, read_points
 from safeset.errors import expected
@@ -65,6 +66,8 @@ def certify_files(
         raise expected("files by name where several workers share them", "-", "Name the files, or start one worker.")
     if background is not None:
         colour(background)  # a mistake in it is reported before anything is proved
+    if alpha is not None:
+        as_level(alpha, "`alpha`")  # likewise
     model = open_model(
         path, network=network, epsilon=epsilon, guarantee=guarantee, device=device, proof=proofs is not None
     )
