@@ -98,6 +98,9 @@ def test_what_is_printed_keeps_the_two_apart(work):
     assert "probab" not in certified
     assert "with probability ≥ 90 %, on average over calibration sets, for inputs like the 300 calibration" in covers
     assert "no perturbation" not in covers
+    out, _ = safeset("certify", "run", "some.npz", "--epsilon", "9", cwd=work)
+    assert "Certified: nothing at ε = 9." in out
+    assert "can change what holds" not in out
     out, _ = safeset("certify", "run", "some.npz", "--csv", "--alpha", "0.2", cwd=work)
     rows = list(csv.DictReader(io.StringIO(out)))
     wanted = [one["coverage_set"]["classes"] for one in records(work, alpha="0.2")]

@@ -129,13 +129,23 @@ def show_certificates(records: list[dict[str, Any]]) -> int:
     body = [[*_certificate_cells(record), *[_covering(record)] * bool(covering)] for record in records]
     print_table(title, header, body, texts=len(header))
     if covering:
-        out.print(
-            f"Certified: no perturbation of L2 norm ≤ {shown_epsilon(covering[0]['epsilon'])} can change what holds of "
-            "an answer. It is proved of the network, and does not say which class is true.",
-            style="dim",
-        )
+        out.print(_certified_words([record["certified"] for record in good], covering[0]["epsilon"]), style="dim")
         out.print(f"Covers: {covering[0]['words']}. It is a probability, and no certificate.", style="dim")
     return len(records) - len(good)
+
+
+def _certified_words(certified: Sequence[bool], epsilon: float) -> str:
+    """What the certificates of some points say, beside sets that cover; where there is none, that there is none.
+
+    >>> _certified_words([False], 0.5)[:57]
+    'Certified: nothing at ε = 0.5. What is said to hold is so'
+    """
+    shown = shown_epsilon(epsilon)
+    about = "It is proved of the network, and does not say which class is true."
+    if not any(certified):
+        return f"Certified: nothing at ε = {shown}. What is said to hold is so for smaller changes only. {about}"
+    rest = "" if all(certified) else " Beside ⊥ it holds for smaller changes only."
+    return f"Certified: no perturbation of L2 norm ≤ {shown} can change what holds of an answer.{rest} {about}"
 
 
 def _covering(record: dict[str, Any]) -> str:
