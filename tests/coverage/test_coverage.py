@@ -228,7 +228,7 @@ def test_by_class():
         assert coverage.thresholds[label] == own[rank(len(own), Fraction(1, 10)) - 1]
     assert coverage.thresholds[4] == -math.inf
     assert bool(coverage.sets(x, 0.0)[:, 4].all())
-    assert "1 of 5 classes are in every set: at least 9 points of a class" in repr(coverage)
+    assert "1 of 5 classes is in every set: at least 9 points of a class" in repr(coverage)
     assert torch.equal(coverage.at(by_class=False).thresholds, Coverage.calibrate(net, x, y).thresholds)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -232,6 +233,12 @@ def test_the_command(run):
     assert run.calibration.read_text() == before
     out, errors = safeset("calibrate", "run", "--overwrite", "--alpha", "0.0001", cwd=work)
     assert "Every class is in every set: at least 9,999 points are needed" in errors
+    labels = json.loads(run.calibration.read_text())["coverage"]["labels"]
+    fewest = min(range(10), key=labels.count)  # α so that this class, and perhaps others, has too few points
+    alpha = f"1/{labels.count(fewest) + 2}"
+    _, errors = safeset("calibrate", "run", "--overwrite", "--by-class", "--alpha", alpha, cwd=work)
+    found = re.search(r"Note: \d of 10 classes (is|are) in every set \(([^)]*)\): at least", errors)
+    assert str(fewest) in found[2].split(", ")
 
 
 def test_a_fit_sees_no_point_that_is_kept_or_of_the_test(run, monkeypatch):

@@ -8,8 +8,11 @@ from typing import Annotated
 import typer
 
 from safeset.cli.options import Device, NetworkName, RunPath, check_alone, own_network
+from safeset.errors import some_of
 from safeset.runs.library import find_run
 from safeset.terminal import console
+
+SHOWN = 8  # classes by name
 
 
 def calibrate(
@@ -68,8 +71,13 @@ def calibrate(
     everywhere = int((coverage.thresholds == -math.inf).sum())
     if everywhere:
         few = f"at least {coverage.fewest:,} points{' of a class' if coverage.by_class else ''} are needed"
-        which = "Every class" if everywhere == len(coverage.thresholds) else f"{everywhere} of the classes"
-        console.err.print(
-            f"Note: {which} {'is' if which == 'Every class' else 'are'} in every set: {few}.", style="yellow"
-        )
+        which, count = "Every class is in every set", len(coverage.thresholds)
+        if everywhere < count:
+            names = coverage.net.class_names or tuple(map(str, range(count)))
+            found = [
+                name for name, least in zip(names, coverage.thresholds.tolist(), strict=True) if least == -math.inf
+            ]
+            shown = ", ".join(found[:SHOWN]) + (", …" if everywhere > SHOWN else "")
+            which = f"{some_of(everywhere, count, 'classes')} in every set ({shown})"
+        console.err.print(f"Note: {which}: {few}.", style="yellow")
     console.out.print(f"\nWritten to {where.calibration}. `certify` and `evaluate` now show these sets too.")

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from safeset.certificates.promises import shown_epsilon
+from safeset.errors import some_of
 
 if TYPE_CHECKING:
     from safeset.coverage.coverage import Coverage
@@ -55,7 +56,7 @@ def describe(coverage: "Coverage") -> str:
     elif coverage.by_class:
         which = f"thresholds {thresholds[thresholds > -math.inf].min():.4g} to {thresholds.max():.4g}"
         if everywhere:
-            which += f", {everywhere} of {len(thresholds)} classes are in every set: {few}"
+            which += f", {some_of(everywhere, len(thresholds), 'classes')} in every set: {few}"
     else:
         which = f"threshold {thresholds[0]:.4g}"
     about = f"{len(coverage)} points, score {coverage.score}, {which}"
