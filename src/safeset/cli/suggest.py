@@ -41,7 +41,7 @@ LEGEND = (
     "VRA, core, answer: of the largest certified answers, as in the paper. Smallest: the share of labels in the core "
     "of the smallest certified answer, which `certify` shows, and the mean number of its classes."
 )
-AFFINITY_COLUMNS = {"VRA": "vra", "rejected": "rejection_rate", "smallest: classes": "smallest_set_size"}
+AFFINITY_COLUMNS = {"VRA": "vra", "rejected": "rejection_rate", "smallest answer": "smallest_set_size"}
 
 
 def suggest(
