@@ -289,6 +289,7 @@ def test_the_words_are_not_those_of_certificates():
         (lambda c, x, y, net: Coverage.calibrate(net, x, y, alpha=1), "between 0 and 1"),
         (lambda c, x, y, net: c.at(confidence=2), "such as 0.95"),
         (lambda c, x, y, net: Coverage.calibrate(net, x, y, k=5), "`k`"),
+        (lambda c, x, y, net: Coverage.calibrate(net, x, y, fit=3), "`fit`"),
         (lambda c, x, y, net: Coverage.calibrate(net, x, y, score="soft"), "soft-min"),
         (lambda c, x, y, net: Coverage.calibrate(net, x, y, score="soft-min", tau=0), "`tau`"),
         (lambda c, x, y, net: Coverage.calibrate(net, x, y, tau=0.1), "only for"),
