@@ -12,7 +12,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from safeset import ArgumentError, Certificate, Coverage, RelaxedTopK, SafesetClassifier, Standard, UnitsWarning
+from safeset import (
+    ArgumentError,
+    Certificate,
+    Coverage,
+    DataWarning,
+    RelaxedTopK,
+    SafesetClassifier,
+    Standard,
+    UnitsWarning,
+)
 
 QUICK = {"epochs": 8, "batch": 16, "random_state": 0}
 
@@ -32,6 +41,7 @@ def test_scikit_learns_own_checks():
     check_estimator(SafesetClassifier(**QUICK), on_skip=None)
 
 
+@pytest.mark.filterwarnings("ignore:Every class is in every set")  # its tables are small
 @pytest.mark.slow
 def test_scikit_learns_own_checks_with_sets_that_cover():
     check_estimator(SafesetClassifier(conformal_alpha=0.1, **QUICK), on_skip=None)
@@ -249,6 +259,13 @@ def test_a_pickle_of_a_calibrated_model_gives_the_same_sets(covering):
     assert "_coverage" not in vars(again)
     assert (again.predict_set(table, epsilon=0.2)[1] == model.predict_set(table, epsilon=0.2)[1]).all()
     assert again.coverage_.promise == model.coverage_.promise
+
+
+def test_too_few_rows_for_a_level_are_warned_of(iris):
+    table, labels = iris
+    with pytest.warns(DataWarning, match="Every class is in every set: 30 held-out rows .* at least 99 are needed"):
+        model = SafesetClassifier(conformal_alpha=0.01, **QUICK).fit(table, labels)
+    assert model.predict_set(table, epsilon=0)[1].all()
 
 
 def test_what_cannot_be_calibrated_is_refused(fitted, iris):

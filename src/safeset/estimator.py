@@ -16,7 +16,7 @@ from safeset.certificates.certificate import Certificate
 from safeset.coverage.coverage import Coverage
 from safeset.coverage.ranks import as_level
 from safeset.data.dataset import CALIBRATION_SEED, Dataset, Split
-from safeset.errors import UnitsWarning, expected
+from safeset.errors import DataWarning, UnitsWarning, expected
 from safeset.guarantees.guarantee import Guarantee
 from safeset.inputs import as_count, as_number, one_epsilon
 from safeset.models import mlp
@@ -133,6 +133,12 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 warnings.simplefilter("ignore", UnitsWarning)  # an outlier among these rows is no mistake
                 points, known = self._scale(whole[held]), torch.from_numpy(places[held])
                 self._coverage = Coverage.calibrate(self.net_, points, known, alpha=self.conformal_alpha)
+            if bool((self._coverage.thresholds == -math.inf).all()):
+                few = f"{len(held):,} held-out rows are too few for conformal_alpha={self.conformal_alpha!r}"
+                needed = (
+                    f"at least {self._coverage.fewest:,} are needed. Fit more rows, or with a larger conformal_share."
+                )
+                warnings.warn(f"Every class is in every set: {few}; {needed}", DataWarning, stacklevel=2)
             self.calibration_ = self._coverage.to_record()
         return self
 
