@@ -57,7 +57,7 @@ def card(
             f"On {counted(evaluation['points'], evaluation['split'] + ' point')}, by proved bounds, in float64:",
             "",
             "| method | ε | VRA | rejected | accuracy | top-1 | core | answer "
-            "| label in smallest core | core | answer |",
+            "| label in smallest core | smallest core | smallest answer |",
             "|---|---|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",
