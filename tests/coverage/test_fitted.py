@@ -334,3 +334,51 @@ def test_what_cannot_be_fitted_is_refused():
         with pytest.raises(ArgumentError, match="Expected"):
             wrong()
     assert fit_logits(net, net.measure(x), y).shift.shape == (3,)
+
+
+def test_points_of_another_network_are_not_fitted_with():
+    """Of other classes they ended in an error of torch's."""
+    net = linear_net(3, 2)
+    for other in (linear_net(4, 2), linear_net(3, 2, seed=1)):
+        x, y = drawn(other, 10)
+        with pytest.raises(ArgumentError, match=r"Take net\.measure"):
+            fit_logits(net, other.measure(x), y % 3)
+
+
+def test_fits_are_found_in_inference_mode_too():
+    net = linear_net(3, 2)
+    x, y = drawn(net, 30)
+    with torch.inference_mode():
+        found = fit_logits(net, x, y)
+    assert found.to_values() == fit_logits(net, x, y).to_values()
+
+
+@pytest.mark.parametrize("name", ["entries", "shift"])
+def test_a_map_that_is_written_to_later_changes_no_calibration(name):
+    """Scores would be others at prediction than at calibration, and nothing be covered."""
+    net = linear_net(5, 3)
+    x, y = drawn(net, 60)
+    fit = fit_logits(net, x, y)
+    coverage = Coverage.calibrate(net, x, y, score="fitted", fit=fit)
+    before, record = coverage.scores(x, epsilon=0.1), coverage.to_record()
+    getattr(fit, name).mul_(-3)
+    assert torch.equal(coverage.scores(x, epsilon=0.1), before)
+    assert coverage.to_record() == record
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        torch.eye(5).long(),  # rows with another sum: of g nothing is proved by the distances of rows of B W
+        torch.eye(5, dtype=torch.float64) - 0.2,
+        torch.zeros(4, 4).long(),
+        torch.full((5, 5), 2**50),
+        [[0] * 5] * 5,
+    ],
+)
+def test_maps_that_were_made_by_hand_are_checked(entries):
+    net = linear_net(5, 3)
+    x, y = drawn(net, 60)
+    fit = LogitMap(entries, 0, torch.zeros(5, dtype=torch.float64), 2.0**100)
+    with pytest.raises(ArgumentError, match="a map of"):
+        Coverage.calibrate(net, x, y, score="fitted", fit=fit)

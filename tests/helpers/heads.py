@@ -3,6 +3,9 @@
 TRITON_INTERPRET=1 PYTHONPATH=src:tests python tests/helpers/heads.py
 """
 
+import math
+
+import numpy as np
 import torch
 
 from safeset import HeadConstants
@@ -58,5 +61,46 @@ def heads_in_one_pass(device: torch.device) -> int:
     return compared
 
 
+def largest_as_compiled() -> None:
+    """Have Triton's interpreter find places as its compiled rule does: a NaN gives way to whatever follows."""
+    from triton import language
+    from triton.runtime import interpreter
+
+    before = interpreter.ReduceOps.min_max
+
+    def min_max(self, given, val_reduce_op, idx_reduce_op=None):
+        if idx_reduce_op is None:
+            return before(self, given, val_reduce_op, idx_reduce_op)
+        data, is_most = np.moveaxis(given.handle.data, self.axis, 0), "max" in idx_reduce_op.__name__
+        best, place = data[0], np.zeros(data[0].shape, np.int32)
+        for n, one in enumerate(data[1:], start=1):
+            stays = (best == one) | (best > one if is_most else best < one)
+            best, place = np.where(stays, best, one), np.where(stays, place, n).astype(np.int32)
+        return self.to_tensor(best, given.dtype), self.to_tensor(place, language.int32)
+
+    interpreter.ReduceOps.min_max = min_max
+
+
+def heads_of_lost_logits() -> int:
+    """What has diverged is a loss that is not finite, and no pair of classes beyond the last; the number of losses."""
+    largest_as_compiled()
+    generator, compared = torch.Generator().manual_seed(0), 0
+    for text in ("standard", "rt5", SETS):
+        for loss in LOSSES:
+            f, w = (torch.randn(size, 10, generator=generator) for size in (3, 6))
+            f[1], labels = math.nan, torch.tensor([0, 4, 9])
+            f, w = f.requires_grad_(), w.T.contiguous().requires_grad_()
+            head = one_pass(parse(text), EPSILON, 10, loss, torch.device("cpu"))
+            assert head is not None
+            found = head(f, head.table(HeadConstants(w)), labels, 0.8, 1.5, None)
+            slopes, _ = torch.autograd.grad(found, [f, w])
+            assert found.isnan()
+            assert slopes[1].isnan().any()
+            assert slopes[[0, 2]].isfinite().all()
+            compared += 1
+    return compared
+
+
 if __name__ == "__main__":
     print(heads_in_one_pass(torch.device("cpu")))
+    print(heads_of_lost_logits())

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from safeset import ArgumentError, Coverage, DataWarning, load
 from safeset.data.dataset import CALIBRATION_SEED, Dataset, Split, draw_apart, stratify
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
-from safeset.recipes.recipe import Recipe
+from safeset.recipes.recipe import OWN_DATA, Recipe
 from safeset.runs import calibrate as calibrations
 from safeset.runs.calibrate import calibrate_run, check_free, draw_points, fit_to_run, read_coverage, write_calibration
 from safeset.runs.data import load_run_data, load_whole
@@ -249,6 +250,15 @@ def test_a_fit_sees_no_point_that_is_kept_or_of_the_test(run, monkeypatch):
     assert len(seen[0]) == len(data.train)
     assert rows_of(seen[0]) == rows_of(Split(data.train.exact, data.train.y))
     assert not rows_of(seen[0]) & rows_of(Split(data.set_apart.exact, data.set_apart.y))
+
+
+def test_a_fit_without_the_data_of_the_run_says_what_is_missing(run):
+    """`--data` names the points of the calibration, so it is no remedy here."""
+    recipe = run.read_recipe()
+    for source in (OWN_DATA, "nowhere.csv"):
+        gone = replace(recipe, data=replace(recipe.data, source=source))
+        with pytest.raises(ArgumentError, match=r"training points of the run, for the score 'fitted'.*soft-min"):
+            fit_to_run(load(run.path), gone)
 
 
 def test_a_fitted_score_in_commands(run):

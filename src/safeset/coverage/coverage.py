@@ -106,7 +106,8 @@ class Coverage:
             raise expected("`net` to be a CertifiedNet", type(net).__name__)
         frozen = net.frozen()
         level, sure = as_level(alpha, "`alpha`"), check_confidence(confidence)
-        which = Score.of(score, frozen.classes, k, tau, fit)
+        own = fit.copied(frozen.classes) if isinstance(fit, LogitMap) else fit  # nobody else can write to it
+        which = Score.of(score, frozen.classes, k, tau, own)
         points = x if isinstance(x, Measured) else frozen.measure(x)
         labels = check_labels(y, len(points), frozen.classes)
         if not 1 <= len(points) <= MOST_POINTS:
@@ -118,9 +119,9 @@ class Coverage:
         geometry = geometry_of(enclosed.program, scale, which)
         with strict_arithmetic():
             found = which.below(Points(*enclosed[:3]), geometry).cpu()
-            own = found.gather(1, labels[:, None])[:, 0]
-            order = own.argsort(descending=True, stable=True)
-        about = (frozen, own[order], labels[order], enclosed.program, weights_digest(net.network.state_dict()))
+            reached = found.gather(1, labels[:, None])[:, 0]
+            order = reached.argsort(descending=True, stable=True)
+        about = (frozen, reached[order], labels[order], enclosed.program, weights_digest(net.network.state_dict()))
         return cls(level, which, by_class, sure, 0, scale, *about, geometry, None)
 
     # -- sets ---------------------------------------------------------------------------------------------------------

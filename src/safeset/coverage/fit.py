@@ -42,14 +42,17 @@ def fit_logits(net: Certifying, x: Numbers | Measured, y: Numbers, *, ridge: flo
         raise expected("`ridge` to be a number in 0.001..1e9", repr(ridge)[:80])
     if not 2 <= frozen.classes <= MOST_CLASSES:
         raise expected(f"at most {MOST_CLASSES} classes for the score 'fitted'", frozen.classes)
-    logits = (x if isinstance(x, Measured) else frozen.measure(x)).logits.cpu()
+    points = x if isinstance(x, Measured) else frozen.measure(x)
+    sealed, proof = frozen._proved()
+    if not points.enclosed().program.equals(sealed.program):
+        raise expected("points that this network has measured", "those of another", "Take net.measure(x).")
+    logits = points.logits.cpu()
     labels = check_labels(y, len(logits), frozen.classes)
     finite = logits.isfinite().all(dim=1)
     if not bool(finite.any()):
         raise expected("points with finite logits to fit with", "none")
     with strict_arithmetic():
         found = LogitMap.of(*least_entropy(logits[finite], labels[finite], size))
-        sealed, proof = frozen._proved()
         head = found.head(head_rows(sealed.program), coarse(float(proof.bounds.head.scale)))
     if not head.constant < LARGEST_CONSTANT / 2:
         raise expected("a network whose differences of logits have finite Lipschitz constants", head.constant)
@@ -58,10 +61,6 @@ def fit_logits(net: Certifying, x: Numbers | Measured, y: Numbers, *, ridge: flo
 
 def least_entropy(logits: Tensor, labels: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
     """B and c of the least cross-entropy of B f + c, as float64 finds them: first a multiple, then all entries."""
-    centred = logits - logits.mean(dim=1, keepdim=True)
-    deviation = centred.std()
-    centred = centred / torch.where(deviation > 0, deviation, 1.0)
-    classes, points = logits.shape[1], len(logits)
 
     def descend(parameters: list[Tensor], scores: Callable[[], Tensor], hold: float) -> None:
         optimiser = torch.optim.LBFGS(parameters, max_iter=STEPS, line_search_fn="strong_wolfe")
@@ -75,7 +74,12 @@ def least_entropy(logits: Tensor, labels: Tensor, ridge: float) -> tuple[Tensor,
 
         optimiser.step(loss)  # type: ignore[no-untyped-call]
 
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        logits, labels = logits.detach().clone(), labels.clone()  # an inference mode's know no gradients
+        centred = logits - logits.mean(dim=1, keepdim=True)
+        deviation = centred.std()
+        centred = centred / torch.where(deviation > 0, deviation, 1.0)
+        classes, points = logits.shape[1], len(logits)
         power = torch.zeros((), dtype=torch.float64, requires_grad=True)
         descend([power], lambda: centred * power.exp(), 1.0)
         scaled = centred * power.detach().exp()

@@ -68,6 +68,17 @@ class LogitMap:
         entries -= torch.diag(entries.sum(dim=1))
         return cls(entries, exponent, shift.detach().cpu().double(), constant)
 
+    def copied(self, classes: int) -> "LogitMap":
+        """A copy that nobody else can write to, checked: only `fit_logits` makes maps whose rows surely sum to 0.
+
+        Raises:
+            ArgumentError: for what is no map of so many logits.
+        """
+        tables = (self.entries, self.shift)
+        if not all(isinstance(table, Tensor) for table in tables):
+            raise expected("a map of logits that safeset.fit_logits has made", repr(self)[:80])
+        return self.from_values(self.to_values(), classes)
+
     @property
     def matrix(self) -> Tensor:
         """B, exactly: (classes, classes) float64."""

@@ -109,7 +109,11 @@ def calibrate_run(
 
 def fit_to_run(net: Certifying, recipe: FittedRecipe, progress: Progress | None = None) -> LogitMap:
     """The map of logits of the score ``"fitted"``, by training points of the run: none that it kept is among them."""
-    points = load_run_data(recipe, progress=progress).train
+    try:
+        points = load_run_data(recipe, progress=progress).train
+    except (SafesetError, OSError) as error:
+        remedy = f"({error}) Take --score soft-min, or in Python safeset.fit_logits, with points of your own."
+        raise expected("the training points of the run, for the score 'fitted'", "others or none", remedy) from None
     some = torch.randperm(len(points), generator=torch.Generator().manual_seed(CALIBRATION_SEED))[:ENOUGH]
     return fit_logits(net, points[some].exact, points.y[some])
 

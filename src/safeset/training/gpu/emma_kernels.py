@@ -112,7 +112,7 @@ def _emma(
             fits = there & (companion == 0)
             if width:
                 fits = fits & (tl.max(((common[None, :] & held) != 0).to(tl.int32), axis=1) > 0)
-            best = tl.argmax(tl.where(fits, f, -infinity), axis=0)
+            best = tl.minimum(tl.argmax(tl.where(fits, f, -infinity), axis=0), classes - 1)  # padding, beside a NaN
             found = (column == best) & fits
             companion = companion | found
             if width:

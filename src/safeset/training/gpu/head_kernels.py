@@ -67,7 +67,7 @@ def _head_loss(
     best, ranking = tl.full((ranks,), 0.0, tl.float32), tl.full((ranks,), 0, tl.int32)
     left = f
     for rank in tl.static_range(k):
-        found = tl.argmax(left, axis=0)
+        found = tl.minimum(tl.argmax(left, axis=0), classes - 1)  # what is largest beside a NaN may be padding
         best = tl.where(place == rank, tl.max(left, axis=0), best)
         ranking = tl.where(place == rank, found, ranking)
         left = tl.where(column == found, -infinity, left)
@@ -80,7 +80,7 @@ def _head_loss(
         above -= tl.load(table + own * classes + column, mask=column < classes, other=0.0)
         above = tl.where(others, above, infinity)
         nearest = tl.where(place == rank, tl.min(above, axis=0), nearest)
-        outsider = tl.where(place == rank, tl.argmin(above, axis=0), outsider)
+        outsider = tl.where(place == rank, tl.minimum(tl.argmin(above, axis=0), classes - 1), outsider)
     within = best[:, None] - best[None, :] - tl.load(table + ranking[:, None] * classes + ranking[None, :])
     row, other = place[:, None], place[None, :]
     # Of the k that count, the one with the largest margin.
