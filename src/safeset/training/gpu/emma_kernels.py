@@ -47,7 +47,7 @@ def _cost(f, margins, target, compared, temperature):
     powers = tl.exp(z - top)
     total = tl.sum(powers, axis=0)
     logs = tl.where(target > 0, z - top - tl.log(total), 0.0)
-    return -tl.sum(target * logs, axis=0), temperature * (powers / total - target)
+    return -tl.sum(target * logs, axis=0), temperature * (powers * (tl.sum(target, axis=0) / total) - target)
 
 
 @triton.jit
