@@ -381,6 +381,7 @@ TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/other-libraries.md", "other-example", "benchmarks/other-libraries.json", other_example),
     ("docs/networks.md", "published", "benchmarks/acasxu-published.json paper/acasxu/targeted-seed0.json", published),
     ("docs/affinity.md", "affinity-gains", "affinity/eurosat.json", affinity_gains),
+    ("docs/affinity.md", "wordnet-gains", "affinity/tiny-imagenet-small.json", affinity_gains),
     ("docs/models.md", "trained", "../models/*/*/[ae]*.json", trained),
     ("docs/serve.md", "serve-throughput", "benchmarks/serve.json", serve_throughput),
     ("docs/serve.md", "serve-load", "benchmarks/serve.json", serve_load),
