@@ -84,9 +84,8 @@ class Score:
         """
         if not isinstance(kind, str) or kind not in SCORES:
             raise expected(f"`score` to be one of {', '.join(SCORES)}", repr(kind)[:80], nearest(kind, SCORES))
-        if (kind == "fitted") != isinstance(fit, LogitMap) or (
-            fit is not None and not (isinstance(fit, LogitMap) and len(fit.shift) == classes)
-        ):
+        belongs = isinstance(fit, LogitMap) and len(fit.shift) == classes if kind == "fitted" else fit is None
+        if not belongs:
             remedy = "Make it with safeset.fit_logits(net, x, y), from points that are not calibrated with."
             raise expected(f"`fit`, a map of {classes} logits, for the score 'fitted' alone", repr(fit)[:80], remedy)
         if fit is not None:

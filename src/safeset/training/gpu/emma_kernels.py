@@ -23,8 +23,8 @@ class Form(NamedTuple):
 
 def emma(
     logits: Tensor, pairs: Tensor, labels: Tensor, epsilon: Tensor, target: Tensor | None, words: Tensor, form: Form
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses, (batch,), and the gradients of their sum to the logits and to the rows of the labels in ``pairs``."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A `safeset.training.gpu.head.Compute` of ``pairs``: the slopes by a point's label's row of it."""
     batch, classes = logits.shape
     losses = torch.empty(batch, dtype=torch.float32, device=logits.device)
     slopes, pulls = torch.empty_like(logits), torch.empty(batch, classes, dtype=torch.float32, device=logits.device)
@@ -36,7 +36,7 @@ def emma(
     sizes |= {"membership": form.membership, "whole": form.relaxed < 1, "part": form.relaxed > 0}
     numbers = (batch, form.temperature, form.floor, form.relaxed)
     _emma[(batch,)](*tensors, *numbers, **sizes, num_warps=max(1, block // 512))
-    return losses, slopes, pulls
+    return losses, slopes, labels, pulls
 
 
 @triton.jit

@@ -6,8 +6,9 @@ On a GPU the loss on logits is a chain of some hundred small kernels, each of wh
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +28,9 @@ from safeset.recipes.sections import Loss
 BOTTOM, EMMA = "safeset.training.gpu.head_kernels", "safeset.training.gpu.emma_kernels"
 MOST_CLASSES, MOST_RANKS = 1024, 16  # of a point, that one program holds at once
 WORD = 64  # bits
+# Logits and table → losses, (batch,); their sum's slopes by the logits; and by entries, or rows, of the table: which
+# of them, and the slopes.
+Compute = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +91,16 @@ class OnePass:
             kernels, relaxation = import_module(EMMA), self.loss.relaxation
             relaxed = 0.0 if relaxation == "none" else self.loss.relaxed
             form = kernels.Form(self.loss.temperature, self.loss.floor, relaxed, relaxation == "membership", last)
-            epsilon = torch.as_tensor(radius * self.epsilon, dtype=torch.float32, device=logits.device)
-            given = (logits, table, labels, epsilon, target, self.words, form)
-            return _Emma.apply(*given)[0]  # type: ignore[no-any-return, no-untyped-call]
-        ends = sum(1 << place for place, each in enumerate(self.counts) if each)
-        strength = torch.as_tensor(weight, dtype=torch.float32, device=logits.device)
-        about = (strength, self.words, ends, len(self.counts), self.loss.name == "trades")
-        return _Bottom.apply(logits, table, labels, *about)[0]  # type: ignore[no-any-return, no-untyped-call]
+            reach = torch.as_tensor(radius * self.epsilon, dtype=torch.float32, device=logits.device)
+            soft = None if target is None else target.contiguous()
+            about = {"labels": labels, "epsilon": reach, "target": soft, "words": self.words, "form": form}
+            compute = partial(kernels.emma, **about)
+        else:
+            ends = sum(1 << place for place, each in enumerate(self.counts) if each)
+            strength = torch.as_tensor(weight, dtype=torch.float32, device=logits.device)
+            about = {"labels": labels, "weight": strength, "words": self.words, "ends": ends, "k": len(self.counts)}
+            compute = partial(import_module(BOTTOM).head_loss, **about, trades=self.loss.name == "trades")
+        return _InOnePass.apply(logits, table, compute)[0]  # type: ignore[no-any-return, no-untyped-call]
 
 
 def one_pass(guarantee: Guarantee, epsilon: float, classes: int, loss: Loss, device: torch.device) -> OnePass | None:
@@ -151,16 +158,13 @@ def as_words(sets: Tensor) -> Tensor:
     return torch.stack([(some << places[: len(some)]).sum(dim=0) for some in torch.split(sets.long(), WORD)], dim=1)
 
 
-class _Bottom(torch.autograd.Function):
-    """The mean loss on logits and ⊥; its gradients are computed with it."""
+class _InOnePass(torch.autograd.Function):
+    """The mean loss of a batch; its gradients are computed with it."""
 
     @staticmethod
-    def forward(
-        logits: Tensor, table: Tensor, labels: Tensor, weight: Tensor, words: Tensor, ends: int, k: int, trades: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        plain = (logits.detach().contiguous(), table.detach().contiguous(), labels)
-        found = import_module(BOTTOM).head_loss(*plain, weight, words, ends, k, trades)
-        return found[0].sum(), *found[1:]
+    def forward(logits: Tensor, table: Tensor, compute: Compute) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        losses, *slopes = compute(logits.detach().contiguous(), table.detach().contiguous())
+        return losses.sum(), *slopes  # type: ignore[return-value]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -171,34 +175,7 @@ class _Bottom(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
-        slopes, pairs, pulls = ctx.saved_tensors
-        table = torch.zeros(ctx.shape.numel(), dtype=pulls.dtype, device=pulls.device)
-        table.index_add_(0, pairs, pulls)
-        return gradient * slopes, (gradient * table).view(ctx.shape), None, None, None, None, None, None
-
-
-class _Emma(torch.autograd.Function):
-    """EMMA's mean; its gradients are computed with it."""
-
-    @staticmethod
-    def forward(
-        logits: Tensor, table: Tensor, labels: Tensor, epsilon: Tensor, target: Tensor | None, words: Tensor, form: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        plain = (logits.detach().contiguous(), table.detach().contiguous(), labels, epsilon)
-        soft = None if target is None else target.contiguous()
-        found = import_module(EMMA).emma(*plain, soft, words, form)
-        return found[0].sum(), *found[1:]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*output[1:], inputs[2])
-        ctx.classes = len(inputs[1])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Any) -> Any:
-        slopes, pulls, labels = ctx.saved_tensors
-        table = torch.zeros(ctx.classes, pulls.shape[1], dtype=pulls.dtype, device=pulls.device)
-        table.index_add_(0, labels, pulls)
-        return gradient * slopes, gradient * table, None, None, None, None, None
+        slopes, places, pulls = ctx.saved_tensors
+        table = torch.zeros(ctx.shape, dtype=pulls.dtype, device=pulls.device)
+        table.view(-1, *pulls.shape[1:]).index_add_(0, places, pulls)
+        return gradient * slopes, gradient * table, None

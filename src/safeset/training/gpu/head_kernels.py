@@ -12,7 +12,7 @@ from torch import Tensor
 def head_loss(
     logits: Tensor, table: Tensor, labels: Tensor, weight: Tensor, words: Tensor, ends: int, k: int, trades: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`safeset.training.gpu.head.head_loss` on a GPU: ``table`` holds ε·K, ``ends`` a bit for each k that may count."""
+    """A `safeset.training.gpu.head.Compute`: ``table`` holds ε·K, ``ends`` a bit for each k that may count."""
     batch, classes = logits.shape
     losses, pulls = (torch.empty(batch, dtype=torch.float32, device=logits.device) for _ in range(2))
     pairs = torch.empty(batch, dtype=torch.int64, device=logits.device)
