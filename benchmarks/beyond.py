@@ -29,7 +29,7 @@ def rows_of(run: Run, rows: list[str], *, device: str | None, seconds: float | N
     recipe = run.read_recipe()
     net, points = load(run.path).to(as_device(device)), load_run_data(recipe)
     about = {
-        "training_seconds": seconds or round(sum(each.get("seconds", 0.0) for each in run.records()), 3),
+        "training_seconds": seconds or max((each.get("seconds", 0.0) for each in run.records()), default=0.0),
         "command": command,
         "model": f"one network, trained for {recipe.guarantee.partition(':')[0]}; rows: {', '.join(rows)}",
         **audited(run),
