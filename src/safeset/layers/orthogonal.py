@@ -36,7 +36,7 @@ def riemannian(matrix: Tensor, gradient: Tensor) -> Tensor:
     inner = matrix.mT @ gradient
     if rows == columns:
         return matrix @ (inner - inner.mT) / 2
-    return gradient - matrix @ (inner + inner.mT) / 2
+    return _plus(gradient, matrix, inner + inner.mT, 1.0, -0.5)
 
 
 def retract(matrix: Tensor, steps: int = 1) -> Tensor:
@@ -46,9 +46,15 @@ def retract(matrix: Tensor, steps: int = 1) -> Tensor:
     """
     for _ in range(steps):
         wide = matrix.shape[-2] < matrix.shape[-1]
-        cube = (matrix @ matrix.mT) @ matrix if wide else matrix @ (matrix.mT @ matrix)
-        matrix = 1.5 * matrix - 0.5 * cube
+        factors = (matrix @ matrix.mT, matrix) if wide else (matrix, matrix.mT @ matrix)
+        matrix = _plus(matrix, *factors, 1.5, -0.5)
     return matrix
+
+
+def _plus(summand: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float) -> Tensor:
+    """beta·summand + alpha·left·right, in one pass over memory: (…, n, m), (…, n, k), (…, k, m) → (…, n, m)."""
+    stacks = (each.reshape(-1, *each.shape[-2:]) for each in (summand, left, right))
+    return torch.baddbmm(*stacks, beta=beta, alpha=alpha).view(summand.shape)
 
 
 def polish(matrix: Tensor) -> Tensor:

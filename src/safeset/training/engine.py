@@ -142,10 +142,10 @@ class Engine:
         state.optimiser.zero_grad()
         if self.workers.joined:
             loss = loss * (self.batches.own / self.batches.size)
-        loss.sum().backward()  # type: ignore[no-untyped-call]
+        (loss.sum() if loss.ndim else loss).backward()  # type: ignore[no-untyped-call]
         gradients = [each.grad for each in state.parameters.values() if each.grad is not None]
         with torch.no_grad():
-            last = loss.detach().view(len(self.seeds)).clone()
+            last = loss.detach().view(len(self.seeds))
             if self.workers.joined:
                 for vector in following.values():  # their sum is then the first worker's vector, bit for bit
                     vector.mul_(self.workers.first)
@@ -157,8 +157,8 @@ class Engine:
         return_to_manifold(self._orthogonal)
         state.follow_average()
         with torch.no_grad():
-            for name, vector in state.vectors.items():
-                vector.copy_(following[name])
+            if state.vectors:
+                torch._foreach_copy_(list(state.vectors.values()), [following[name] for name in state.vectors])
             self.last.copy_(last)
             self.total.add_(self.last)
             self._place.add_(1)

@@ -83,11 +83,9 @@ class Muon(torch.optim.Optimizer):
         momenta = [self._remembered(each, "momentum") for each in weights]
         gradients = [each.grad for each in weights if each.grad is not None]
         turned, following = turn(_together(weights), _together(gradients), _together(momenta), rate)
-        for each, momentum, matrices, new in zip(
-            weights, momenta, turned.chunk(len(weights)), following.chunk(len(weights)), strict=True
-        ):
-            each.copy_(matrices.view_as(each))
-            momentum.copy_(new.view_as(momentum))
+        together = [*turned.chunk(len(weights)), *following.chunk(len(weights))]
+        changed = [*weights, *momenta]
+        torch._foreach_copy_(changed, [new.view_as(each) for new, each in zip(together, changed, strict=True)])
 
     def _adapt(self, parameters: list[Tensor], rate: float | Tensor) -> None:
         for each in parameters:
@@ -132,10 +130,13 @@ def turn(matrices: Tensor, gradients: Tensor, momenta: Tensor, rate: float | Ten
         along = inner - inner.mT
     else:
         along = riemannian(matrices, gradients)
-    momenta = MOMENTUM * momenta + along
-    direction = orthogonalise(along + MOMENTUM * momenta)
+    # Each line is one pass over memory: sums with a factor in them, which also take a mixture of precisions.
+    momenta = torch.add(along, momenta, alpha=MOMENTUM)
+    direction = orthogonalise(torch.add(along, momenta, alpha=MOMENTUM))
     moved = matrices.to(direction.dtype) @ direction if square else direction
-    return retract(matrices - rate * moved.to(matrices.dtype)), momenta
+    if isinstance(rate, Tensor):
+        return retract(torch.addcmul(matrices, moved, rate, value=-1)), momenta
+    return retract(torch.add(matrices, moved, alpha=-rate)), momenta
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -149,8 +150,9 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     if matrices.shape[-2] > matrices.shape[-1]:
         return orthogonalise(matrices.mT).mT  # products of wide matrices are the cheapest
     first, third, fifth = QUINTIC
-    x: Tensor = matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-12)
-    x = x.bfloat16() if x.is_cuda else x
+    size = torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-12
+    x = torch.empty_like(matrices, dtype=torch.bfloat16 if matrices.is_cuda else matrices.dtype)
+    torch.div(matrices, size, out=x)  # which rounds in the same pass
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         gram = torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth)

@@ -99,11 +99,11 @@ class State:
     def set_rate(self, rate: Tensor) -> None:
         """The learning rate of the next step; a group of parameters may have a part of it."""
         for group in self.optimiser.param_groups:
-            own = rate * group.get("factor", 1.0)
+            factor = group.get("factor", 1.0)
             if isinstance(group["lr"], Tensor):
-                group["lr"].copy_(own)  # a captured step sees it too
+                torch.mul(rate, factor, out=group["lr"])  # a captured step sees it too
             else:
-                group["lr"] = float(own)
+                group["lr"] = float(rate * factor)
 
     @torch.no_grad()
     def follow_average(self) -> None:
@@ -113,8 +113,10 @@ class State:
         self.taken.add_(1)
         grown = (1 + self.taken) / (10 + self.taken)  # a small decay first, so that the start is soon forgotten
         rest = 1 - grown.clamp(max=self.decay)
-        for name, mean in self.average.items():
-            mean.lerp_(self.parameters[name], rest)
+        means = list(self.average.values())
+        ways = torch._foreach_sub([self.parameters[name] for name in self.average], means)  # all at once: few kernels
+        torch._foreach_mul_(ways, rest)
+        torch._foreach_add_(means, ways)
 
     @torch.no_grad()
     def forget_moments(self, known: Collection[int]) -> None:
