@@ -166,7 +166,7 @@ class _Estimate(nn.Module):
             if part.place.type == Join.kind:
                 reaches[number] = sum(each * each for each in before) ** 0.5
             else:
-                reaches[number] = factor * sum(before[1:], start=before[0])
+                reaches[number] = _times(factor, sum(before[1:], start=before[0]))
         return reaches[end]
 
     def factor(self, part: Part, vectors: Vectors, iterations: int, following: dict[str, Tensor]) -> Tensor | float:
@@ -192,6 +192,13 @@ class _Estimate(nn.Module):
         if vector is not None:
             following[place.name] = vector
         return factor
+
+
+def _times(factor: Tensor | float, reach: Tensor | float) -> Tensor | float:
+    """Their product; most layers have a factor of 1, which is no work for a GPU, nor for its gradient."""
+    if isinstance(factor, float) and factor == 1:
+        return reach
+    return factor if isinstance(reach, float) and reach == 1 else factor * reach
 
 
 def _only_certified(place: Place, weight: str | None = None) -> UnsupportedLayerError:

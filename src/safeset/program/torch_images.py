@@ -4,7 +4,8 @@ from dataclasses import replace
 from operator import index
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, conv2d, nn
+from torch.nn.grad import conv2d_input
 
 from safeset.errors import UnsupportedLayerError
 from safeset.lipschitz.circular import folded, pad_around
@@ -68,6 +69,14 @@ def estimate_convolution(sliding: Conv2d, shape: Shape, vector: Tensor | None, s
         return power_method(
             lambda x: convolve(pad_around(x, rows, columns), weight, inner, outer, groups),
             lambda y: folded(convolve_transposed(y, weight, inner, outer, groups), rows, columns),
+            given_vector(vector, weight),
+            steps,
+        )
+    if (rows.before, columns.before) == (rows.after, columns.after):  # zeros that torch itself puts around, uncopied
+        sizes = (sliding.stride, (rows.before, columns.before), sliding.dilation)
+        return power_method(
+            lambda x: conv2d(x[None], weight, None, *sizes, groups),
+            lambda y: conv2d_input((1, *shape), weight, y, *sizes, groups)[0],  # type: ignore[no-untyped-call]
             given_vector(vector, weight),
             steps,
         )
