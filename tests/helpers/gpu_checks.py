@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from helpers.heads import heads_in_one_pass
+from helpers.power_methods import compare_batched, compare_power_methods
 from safeset import (
     Affinity,
     CertifiedNet,
@@ -268,6 +269,11 @@ def check_heads_in_one_pass():
     heads_in_one_pass(torch.device("cuda"))
 
 
+def check_power_methods_in_few_kernels():
+    compare_power_methods(torch.device("cuda"))
+    compare_batched(torch.device("cuda"))
+
+
 def check_losses_compile():
     logits, rows = (part.float().nan_to_num(0.0, 0.0, 0.0).cuda() for part in head())
     guarantee = GUARANTEES[3]
@@ -444,6 +450,7 @@ CHECKS = [
     check_constants_are_upper_bounds,
     check_losses_never_wait_and_can_be_captured,
     check_heads_in_one_pass,
+    check_power_methods_in_few_kernels,
     check_losses_compile,
     check_kernels_of_blocks_compute_what_torch_does,
     check_layers_of_shift_nets_compute_what_torch_does,

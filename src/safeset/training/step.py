@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from safeset.certificates.constants import HeadConstants
+from safeset.lipschitz.power_method import iterated_by
 from safeset.losses import cross_entropy, emma, trades
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import few_logits, one_thread
@@ -15,6 +16,7 @@ from safeset.system.streams import side_by_side
 from safeset.training.gpu.blocks import InBlocks
 from safeset.training.gpu.convolutions import halves
 from safeset.training.gpu.head import is_right, one_pass
+from safeset.training.gpu.lengths import few_kernels
 
 Tensors = Mapping[str, Tensor]
 Objective = Callable[..., tuple[Tensor, dict[str, Tensor]]]
@@ -54,7 +56,8 @@ def objective(
         target: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         def estimate() -> tuple[HeadConstants, dict[str, Tensor], Tensor | None]:
-            found, following = net.estimate(parameters, vectors, loss.power_steps)
+            with iterated_by(few_kernels) if fused else nullcontext():
+                found, following = net.estimate(parameters, vectors, loss.power_steps)
             return found, following, head.table(found) if head and head.takes(target) else None
 
         logits, (constants, following, table) = side_by_side(lambda: forward(parameters, x), estimate)

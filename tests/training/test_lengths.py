@@ -1,0 +1,58 @@
+"""The power method in few kernels: by torch, and by Triton's interpreter, it is the power method."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.power_methods import compare_batched, compare_power_methods
+from safeset.lipschitz.power_method import iterated_by, power_method
+from safeset.training.gpu.lengths import few_kernels, lengths
+
+CPU = torch.device("cpu")
+HELPERS = Path(__file__).parents[1]
+
+
+def test_norms_vectors_and_gradients_are_those_of_the_power_method():
+    assert compare_power_methods(CPU) == 48
+
+
+def test_several_networks_at_once():
+    assert compare_batched(CPU) == 3
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-42, 1e-30, 1.0, 1e30])
+def test_norms_of_any_size(size):
+    vectors = size * torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    norms, directions = lengths(vectors, torch.full((2, 2), 7.0))
+    torch.testing.assert_close(norms, size * torch.tensor([5.0, 1.0]), rtol=1e-2 if size == 1e-42 else 1e-6, atol=0)
+    expected = torch.tensor([[0.6, 0.8], [0.0, 1.0]]) if size else torch.full((2, 2), 7.0)
+    torch.testing.assert_close(directions, expected, rtol=1e-2 if size == 1e-42 else 1e-6, atol=0)
+
+
+def test_it_stands_in_only_while_it_is_asked_for():
+    weight, vector = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0.6, 0.8])
+    given = weight.mv, weight.mT.mv, vector, 2
+    plain, calls = power_method(*given), []
+
+    def counted(*args):
+        calls.append(args)
+        return few_kernels(*args)
+
+    with iterated_by(counted):
+        torch.testing.assert_close(power_method(*given), plain)
+    torch.testing.assert_close(power_method(*given), plain)
+    assert len(calls) == 1
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which comes with torch for GPUs")
+def test_by_the_interpreter():
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([*sys.path, str(HELPERS)])}
+    command = [sys.executable, str(HELPERS / "helpers" / "power_methods.py")]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.stdout.split() == ["48", "3"]
