@@ -10,6 +10,7 @@ from safeset.data.dataset import Split
 from safeset.nets.net import CertifiedNet
 from safeset.numerics.threads import FEW_PRODUCTS, one_thread
 from safeset.recipes.recipe import FittedRecipe
+from safeset.system.streams import beginning
 from safeset.system.workers import Workers
 from safeset.training.batches import Batches
 from safeset.training.capture import capture_step, entry
@@ -131,6 +132,10 @@ class Engine:
                 self._step()
 
     def _step(self) -> None:
+        with beginning():
+            self._compute()
+
+    def _compute(self) -> None:
         state, points = self.state, self.batches.take(self._place)
         state.set_rate(entry(self._rates, self._place))
         target = points.target

@@ -60,7 +60,9 @@ def objective(
                 found, following = net.estimate(parameters, vectors, loss.power_steps)
             return found, following, head.table(found) if head and head.takes(target) else None
 
-        logits, (constants, following, table) = side_by_side(lambda: forward(parameters, x), estimate)
+        # What is estimated needs no points: it need not wait until they are gathered and moved.
+        parts = side_by_side(lambda: forward(parameters, x), estimate, early=True)
+        logits, (constants, following, table) = parts
         if head and table is not None:
             return head(logits, table, y, weight, radius, target), following
         with one_thread(few_logits(logits)):
