@@ -162,7 +162,7 @@ class Engine:
         return_to_manifold(self._orthogonal)
         state.follow_average()
         with torch.no_grad():
-            if state.vectors:
+            if state.vectors and following is not state.vectors:  # a loss without estimates gives back what it got
                 torch._foreach_copy_(list(state.vectors.values()), [following[name] for name in state.vectors])
             self.last.copy_(last)
             self.total.add_(self.last)
