@@ -3,12 +3,14 @@
     PYTHONPATH=src python benchmarks/ops.py    # prints a table
 
 Counted on the CPU in small batches, where layers are not in blocks and the loss of the head is not in one pass: what is
-compared is one version of a step with another. Views and empty tensors are no operations.
+compared is one version of a step with another. The power method is that of a GPU, where a vector's norm and
+direction are one operation ("lengths"). Views and empty tensors are no operations.
 """
 
 from collections import Counter
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -17,9 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpu import recipe
 from safeset import CertifiedNet, create_model
 from safeset.data.dataset import Split
+from safeset.lipschitz.power_method import iterated_by
 from safeset.recipes.library import assemble_recipe
 from safeset.recipes.recipe import FittedRecipe
 from safeset.training.engine import Engine
+from safeset.training.gpu import lengths
 from safeset.training.state import State
 
 SHAPE, CLASSES, BATCH = (3, 32, 32), 100, 8
@@ -35,10 +39,20 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = Counter[str]()
+        self.paused = False
+
+    def lengths(self, *given: Any) -> Any:
+        """What is one kernel on a GPU."""
+        self.names["lengths"] += 1
+        self.paused = True
+        try:
+            return lengths.lengths(*given)
+        finally:
+            self.paused = False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
-        if not function.is_view and name not in NO_KERNEL:
+        if not self.paused and not function.is_view and name not in NO_KERNEL:
             self.names[name] += 1
         return function(*args, **(kwargs or {}))
 
@@ -57,7 +71,7 @@ def made(network: nn.Module, stated: FittedRecipe) -> Engine:
 def counted(function: Any) -> Counter[str]:
     """Operations of a call."""
     found = Operations()
-    with found:
+    with found, iterated_by(lengths.few_kernels), patch.object(lengths, "_who", lambda _: found):
         function()
     return found.names
 
