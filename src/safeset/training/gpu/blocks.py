@@ -166,6 +166,7 @@ class _Block(torch.autograd.Function):
         ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Block, bool], output: tuple[Tensor, Tensor]
     ) -> None:
         x, weight, _, ctx.block, ctx.half = inputs
+        ctx.set_materialize_grads(False)  # no zeros for what has no gradient
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(x, weight, output[1])
 

@@ -168,6 +168,7 @@ class _InOnePass(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.set_materialize_grads(False)  # no zeros for what has no gradient
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(*output[1:])
         ctx.shape = inputs[1].shape

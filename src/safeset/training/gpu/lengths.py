@@ -55,6 +55,7 @@ class _Split(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: tuple[Tensor, Tensor]) -> None:
         ctx.count = inputs[2]
+        ctx.set_materialize_grads(False)  # no zeros for what has no gradient
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
 
