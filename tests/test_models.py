@@ -136,6 +136,17 @@ def test_a_shift_net_has_constant_one():
     torch.testing.assert_close(net.bounds().head.rows.norm(dim=1), torch.ones(4, dtype=torch.float64))
 
 
+def test_a_shift_net_that_pools_squares_has_constant_one_and_keeps_its_promise():
+    net = small("shift-net", depth=2, width=32, pool=2)
+    assert 1 <= net.bounds().head.scale <= 1 + 1e-5
+    x = torch.rand(40, 3, 8, 8, dtype=torch.float64)
+    moved = x + 0.3 * torch.nn.functional.normalize(torch.randn(40, 192, dtype=torch.float64)).view_as(x)
+    features = torch.nn.Sequential(*list(net.network)[:-1]).double()
+    distance = (features(moved) - features(x)).norm(dim=1).detach()
+    assert float(distance.max()) <= 0.3 * (1 + 1e-5)
+    assert float(distance.min()) > 0
+
+
 def test_settings_are_those_of_the_model():
     net = create_model("shift-net", input_shape=(3, 32, 32), classes=7, depth=3, width=64, patch=8, dense=1, part=16)
     kinds = [type(layer).__name__ for layer in net]
@@ -143,16 +154,26 @@ def test_settings_are_those_of_the_model():
     assert kinds.count("OrthogonalLinear") == 1
     assert net[1].size == 8
     assert create_model("shift-net-s", input_shape=(3, 32, 32), classes=7, depth=2)[2].weight.shape == (128, 48)
+    pooled = create_model("shift-net", input_shape=(3, 32, 32), classes=7, depth=1, width=64, dense=2, pool=4)  # 2 × 2
+    assert [tuple(layer.weight.shape) for layer in pooled[-5:] if hasattr(layer, "weight")] == [
+        (64, 256),
+        (64, 64),
+        (7, 64),
+    ]
+    bare = create_model("shift-net", input_shape=(3, 32, 32), classes=7, depth=1, width=64, dense=1, pool=8)
+    assert bare[-3].weight.shape == (64, 64)
     shape = {"input_shape": (3, 32, 32), "classes": 7}
     with pytest.raises(ArgumentError, match=r"no settings for 'cnn-2c2f', but got `depth`\. Its name says"):
         create_model("cnn-2c2f", **shape, depth=3)
-    with pytest.raises(ArgumentError, match=r"among depth, width, patch, dense, part, but got `dept`.*'depth'"):
+    with pytest.raises(ArgumentError, match=r"among depth, width, patch, dense, part, pool, but got `dept`.*'depth'"):
         create_model("shift-net", **shape, dept=3)
     for wrong in (0, 2.5, True, 10**9):
         with pytest.raises(ArgumentError, match="`depth` to be an integer in 1"):
             create_model("liresnet", **shape, depth=wrong)
     with pytest.raises(ArgumentError, match="`width` to be an even integer ≥ 8"):
         create_model("shift-net", **shape, width=9)
+    with pytest.raises(ArgumentError, match="`pool` to divide the 8 × 8 pixels that are left, but got 3"):
+        create_model("shift-net", **shape, pool=3)
     with pytest.raises(ArgumentError, match="multiples of 5"):
         create_model("shift-net", **shape, patch=5)
     with pytest.raises(ArgumentError, match="images"):

@@ -30,9 +30,9 @@ def create_model(
         initialisation: ``torch``, its default, or ``orthogonal``: weights are matrices of orthonormal rows or columns,
             those of a convolution as (out, in · height · width), and biases are 0; or ``near-identity``: square
             orthogonal layers begin as small rotations, the others as by torch.
-        **settings: of ``shift-net`` (depth, width, patch, dense, part), ``orthogonal-mlp`` (depth, width), ``liresnet``
-            (depth, width, features, dense) and ``resnet-lipschitz`` (depth, width, stages); ``-s``, ``-m`` and ``-l``
-            have their own defaults. The others have none.
+        **settings: of ``shift-net`` (depth, width, patch, dense, part, pool), ``orthogonal-mlp`` (depth, width),
+            ``liresnet`` (depth, width, features, dense) and ``resnet-lipschitz`` (depth, width, stages); ``-s``, ``-m``
+            and ``-l`` have their own defaults. The others have none.
 
     >>> create_model("mlp-2x32", input_shape=(2,), classes=4)[-1]
     Linear(in_features=32, out_features=4, bias=True)

@@ -31,12 +31,14 @@ def shift_net(
     patch: int | None = None,
     dense: int = 2,
     part: int = 8,
+    pool: int | None = None,
 ) -> Layers:
     """Centred patches as channels, an orthonormal stem, ``depth`` layers σ(S(Qz) + b + p), L2 pooling, dense, head.
 
     Q is orthogonal, S moves one in ``part`` channels a pixel in each of four directions, p is a number for each pixel
     and channel, σ is |·| on every other channel, so on half of those that move and half of those that stay. The dense
-    layers are orthogonal, with σ; the head has rows of norm 1.
+    layers are orthogonal, with σ; the head has rows of norm 1. With ``pool`` the dense layers are told where in an
+    image a channel is strong.
 
     Args:
         shape: of one image.
@@ -46,6 +48,7 @@ def shift_net(
         patch: side of the squares of pixels that become channels; by default such that about 8 × 8 pixels are left.
         dense: orthogonal dense layers after the pooling.
         part: see `safeset.layers.ChannelShift`.
+        pool: side of the squares of pixels whose lengths become features; by default all pixels are one.
     """
     size = suited_patch(shape) if patch is None else patch
     channels, height, across = image(shape, size)
@@ -56,10 +59,14 @@ def shift_net(
     for _ in range(depth):
         layers += [OrthogonalConv1x1(width, width), ChannelShift(part)]
         layers += [PositionBias(height, across, width), HalfAbs("even")]
-    layers += [L2Pool(), nn.Flatten()]
+    if pool and (height % pool or across % pool):
+        raise expected(f"`pool` to divide the {height} × {across} pixels that are left", pool)
+    features = width * (height // pool) * (across // pool) if pool else width
+    layers += [L2Pool(pool), nn.Flatten()]
     for _ in range(dense):
-        layers += [OrthogonalLinear(width, width), HalfAbs("even")]
-    return [*layers, UnitRowLinear(width, classes)]
+        layers += [OrthogonalLinear(features, width), HalfAbs("even")]
+        features = width
+    return [*layers, UnitRowLinear(features, classes)]
 
 
 def suited_patch(shape: tuple[int, ...]) -> int:
