@@ -266,6 +266,11 @@ def test_a_confident_calibration():
     assert coverage.at(confidence=0).thresholds[0] == own[270]
     assert "with 95 % confidence in this calibration set" in coverage.promise
     assert "on average" not in coverage.promise
+    each = coverage.at(by_class=True)
+    said = "for each true class by itself, with 95 % confidence for each of them, not for all at once, in this calib"
+    assert said in each.promise
+    assert said in repr(each)
+    assert "over calibration sets, for each true class by itself" in each.at(confidence=0).promise
 
 
 def test_the_words_are_not_those_of_certificates():

@@ -26,10 +26,11 @@ def probability(coverage: "Coverage") -> str:
     least = f"with probability ≥ {percent(1 - coverage.alpha)}"
     if coverage.confidence is None:
         said = f"{least}, on average over calibration sets"
+        said += ", for each true class by itself" if coverage.by_class else ""
     else:
-        said = f"{least}, with {percent(coverage.confidence)} confidence in this calibration set"
-    if coverage.by_class:
-        said += ", for each true class by itself"
+        whose = "for each true class by itself, with" if coverage.by_class else "with"
+        once = " for each of them, not for all at once," if coverage.by_class else ""
+        said = f"{least}, {whose} {percent(coverage.confidence)} confidence{once} in this calibration set"
     if coverage.poison:
         said += f", also if {coverage.poison} of the calibration points are an attacker's"
     return said
