@@ -14,7 +14,7 @@ from safeset.data.dataset import CALIBRATION_SEED, Progress, Split
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected
 from safeset.inputs import as_device
 from safeset.nets.certifying import Certifying
-from safeset.recipes.recipe import FittedRecipe
+from safeset.recipes.recipe import FittedRecipe, absolute
 from safeset.runs.data import load_run_data, load_whole, same_source
 from safeset.runs.library import is_shipped
 from safeset.runs.load import load_run
@@ -25,6 +25,7 @@ from safeset.system.provenance import provenance
 from safeset.system.untrusted import MOST_BYTES, read_json
 
 FORMAT = "safeset calibration 1"
+OWN = "also_in_the_data_of_the_run"  # what is said of the user's own points, and of no others
 MOST_KNOWN = 0.5  # of the points may be training points too, by chance or as duplicates
 ROWS_AT_ONCE = 256
 
@@ -97,7 +98,8 @@ def calibrate_run(
     )
     about = {"count": len(drawn.points), "from": drawn.source, "drawn": drawn.how, "digest": drawn.points.digest()}
     if source is not None:
-        about["also_in_the_data_of_the_run"] = "not compared" if drawn.known is None else drawn.known
+        about["source"] = absolute(source)
+        about[OWN] = "not compared" if drawn.known is None else drawn.known
     return coverage, {
         "format": FORMAT,
         "points": about,
@@ -146,9 +148,8 @@ def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) ->
     if same_source(source, recipe.data.source):
         remedy = "Leave out --data to use what the run has kept for calibration, or name other points."
         raise expected("points that the run has not seen", f"{source}: its own training and test data", remedy)
-    other = load_whole(recipe, source, progress, some_classes=True)
-    points = Split(torch.cat([other.train.x, other.test.x]), torch.cat([other.train.y, other.test.y]))
-    known = _count_known(points, recipe)
+    points = load_own_points(recipe, source, progress)
+    known = count_known(points, recipe)
     if known and known > MOST_KNOWN * len(points):
         got = f"{source}: {known:,} of {len(points):,} points are in the data of the run"
         raise expected("points that the run has not seen", got, "Name points that were not trained on.")
@@ -169,7 +170,13 @@ def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) ->
     return Drawn(points, str(source), "all points of the user's own data", known)
 
 
-def _count_known(points: Split, recipe: FittedRecipe) -> int | None:
+def load_own_points(recipe: FittedRecipe, source: str, progress: Progress | None = None) -> Split:
+    """All points of the user's own data, which may have some of the classes only."""
+    other = load_whole(recipe, source, progress, some_classes=True)
+    return Split(torch.cat([other.train.x, other.test.x]), torch.cat([other.train.y, other.test.y]))
+
+
+def count_known(points: Split, recipe: FittedRecipe) -> int | None:
     """How many points the run's own data has too, number by number; None where it cannot be loaded."""
     try:
         own = load_whole(recipe)
