@@ -11,7 +11,15 @@ from safeset.errors import ArgumentError, SafesetError, expected
 from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import OutOfTimeError
 from safeset.recipes.recipe import FittedRecipe
-from safeset.runs.calibrate import MOST_KNOWN, OWN, count_known, draw_points, load_own_points, read_coverage
+from safeset.runs.calibrate import (
+    MOST_KNOWN,
+    OWN,
+    count_known,
+    draw_points,
+    load_own_points,
+    read_coverage,
+    table_of_points,
+)
 from safeset.runs.evaluate_coverage import evaluate_coverage
 from safeset.runs.run import Run
 from safeset.system.files import plain, read_tensors
@@ -66,7 +74,7 @@ def load_named(run: Run, recipe: FittedRecipe, source: str, progress: Progress |
     Raises:
         ArgumentError: where the run has none that was made with points of the user's own.
     """
-    about = _points_of(run)
+    about = table_of_points(run)
     if not run.calibration.exists() or (about and OWN not in about):
         got = "points that the run has kept" if about else "none"
         raise expected("--calibration-data for a calibration that was made with points of your own", got)
@@ -79,7 +87,7 @@ def _find_points(run: Run, recipe: FittedRecipe, count: int, named: Split | None
     calibration.json says where the user's own lie, as a recipe says where its data lies: nothing but an audit reads
     them there, and only points with the stored digest are used.
     """
-    about = _points_of(run)
+    about = table_of_points(run)
     digest, source, option = about.get("digest"), about.get("source"), f"safeset audit {run.path} --calibration-data"
     if not isinstance(digest, str) or about.get("count") != count:
         return _check(DIFFERENT, f"it has {count:,} scores, and does not say of which {count:,} points")
@@ -111,12 +119,6 @@ def _find_points(run: Run, recipe: FittedRecipe, count: int, named: Split | None
 
 def _check(verdict: str, said: str = "") -> Check:
     return {"what": "calibration", "verdict": verdict, "said": said}
-
-
-def _points_of(run: Run) -> dict[str, Any]:
-    """What calibration.json says of its points: their digest, and where they came from."""
-    found = read_json_table(run.calibration).get("points")
-    return found if isinstance(found, dict) else {}
 
 
 def _is_elsewhere(run: Run, net: FrozenNet) -> bool:

@@ -87,6 +87,8 @@ def show_coverage(found: dict[str, Any]) -> None:
         f"Covers: {found['words']}.",
         style="dim",
     )
+    if "note" in found:
+        err.print(f"Note: {found['note']}", style="yellow")
     for row in found["rows"]:
         if "classes" in row:
             body = [[name, f"{part['points']:,}", *_covered(part)] for name, part in row["classes"].items()]

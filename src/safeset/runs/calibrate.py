@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from safeset.coverage.coverage import Coverage
 from safeset.coverage.fit import ENOUGH, fit_logits
 from safeset.coverage.logit_map import LogitMap
-from safeset.data.dataset import CALIBRATION_SEED, Progress, Split
+from safeset.data.dataset import CALIBRATION_SEED, Dataset, Progress, Split
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected
 from safeset.inputs import as_device
 from safeset.nets.certifying import Certifying
@@ -22,10 +23,11 @@ from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
 from safeset.system.files import json_text, write_whole
 from safeset.system.provenance import provenance
-from safeset.system.untrusted import MOST_BYTES, read_json
+from safeset.system.untrusted import MOST_BYTES, read_json, read_json_table
 
 FORMAT = "safeset calibration 1"
 OWN = "also_in_the_data_of_the_run"  # what is said of the user's own points, and of no others
+ANY_ORDER = "digest_in_any_order"  # by which an evaluation notices the points
 MOST_KNOWN = 0.5  # of the points may be training points too, by chance or as duplicates
 ROWS_AT_ONCE = 256
 
@@ -97,6 +99,7 @@ def calibrate_run(
         confidence=confidence,
     )
     about = {"count": len(drawn.points), "from": drawn.source, "drawn": drawn.how, "digest": drawn.points.digest()}
+    about[ANY_ORDER] = digest_of_any_order(drawn.points)
     if source is not None:
         about["source"] = absolute(source)
         about[OWN] = "not compared" if drawn.known is None else drawn.known
@@ -173,7 +176,12 @@ def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) ->
 def load_own_points(recipe: FittedRecipe, source: str, progress: Progress | None = None) -> Split:
     """All points of the user's own data, which may have some of the classes only."""
     other = load_whole(recipe, source, progress, some_classes=True)
-    return Split(torch.cat([other.train.x, other.test.x]), torch.cat([other.train.y, other.test.y]))
+    return joined((other.train, other.test))
+
+
+def joined(splits: Sequence[Split]) -> Split:
+    """The points of several splits, one after the other."""
+    return Split(torch.cat([one.x for one in splits]), torch.cat([one.y for one in splits]))
 
 
 def count_known(points: Split, recipe: FittedRecipe) -> int | None:
@@ -189,6 +197,34 @@ def count_known(points: Split, recipe: FittedRecipe) -> int | None:
 def _digests(split: Split) -> list[bytes]:
     parts = (split[places].exact for places in torch.split(torch.arange(len(split)), ROWS_AT_ONCE))
     return [hashlib.sha256(row.numpy().tobytes()).digest() for part in parts for row in part]
+
+
+def was_calibrated_with(run: Run, whole: Dataset, points: Dataset) -> bool:
+    """Whether data is what a run was calibrated with, in any order: all of its points, or those of one split.
+
+    Args:
+        run: a calibrated run.
+        whole: the data before points were set apart.
+        points: the same as the run's commands use it.
+    """
+    about = table_of_points(run)
+    several = [(whole.train, whole.test), (whole.train,), (whole.test,), (points.test,)]
+    return any(
+        sum(map(len, splits)) == about.get("count") and digest_of_any_order(joined(splits)) == about.get(ANY_ORDER)
+        for splits in several
+    )
+
+
+def digest_of_any_order(split: Split) -> str:
+    """A digest of points and labels that is the same in every order."""
+    rows = zip(_digests(split), split.y.tolist(), strict=True)
+    return hashlib.sha256(b"".join(sorted(row + str(label).encode() for row, label in rows))).hexdigest()
+
+
+def table_of_points(run: Run) -> dict[str, Any]:
+    """What calibration.json says of its points: their digest, and where they came from."""
+    found = read_json_table(run.calibration).get("points")
+    return found if isinstance(found, dict) else {}
 
 
 def check_free(run: Run, overwrite: bool) -> None:

@@ -16,6 +16,10 @@ from safeset.system.workers import Workers
 
 POINTS_AT_ONCE = 256
 QUANTILES = (0.1, 0.5, 0.9)
+SEEN = (
+    "These points are those of the calibration: about the promised share of them is covered whatever the sets are "
+    "worth, which says nothing of new points. Evaluate on points that neither training nor calibration has seen."
+)
 DELTA = 0.05  # of the bound for the population
 
 
@@ -26,6 +30,7 @@ def evaluate_coverage(
     *,
     per_class: bool = False,
     attack: bool = True,
+    seen: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Coverage and sizes of sets on labelled points, as plain values; a row for ε = 0 and for each other ε.
@@ -33,11 +38,12 @@ def evaluate_coverage(
     Where torch.distributed runs, all processes call it with the same points, share the work, and get the same.
 
     Args:
-        coverage: calibrated with other points.
+        coverage: calibrated, with other points unless they are ``seen``.
         split: points and labels.
         epsilons: radii.
         per_class: also by class.
         attack: whether to attack at all; without it ``under_attack`` is that of unchanged points.
+        seen: whether the calibration was made with these points, which ``note`` then says.
         progress: wraps the batches.
 
     Returns:
@@ -69,6 +75,7 @@ def evaluate_coverage(
         "calibration_points": len(coverage),
         "thresholds": coverage.thresholds.tolist() if coverage.by_class else float(coverage.thresholds[0]),
         "words": coverage.promise,
+        **({"note": SEEN} if seen else {}),
         "rows": rows,
         "curve": fixed._asdict(),
     }
