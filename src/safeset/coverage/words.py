@@ -6,10 +6,17 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from safeset.certificates.promises import shown_epsilon
-from safeset.errors import some_of
+from safeset.errors import shown_rate, some_of
 
 if TYPE_CHECKING:
     from safeset.coverage.coverage import Coverage
+
+COVERED = ("clean", "guaranteed", "under attack", "mean size", "10 %", "median", "90 %", "one class")
+ABOUT_COVERED = (
+    "Clean: labels in the sets for ε of unchanged points; guaranteed: those that no change within ε gets out; under "
+    "attack: those that an attack did not get out. A set that would be empty has the class with the largest score, "
+    "which guaranteed alone does not count. Sizes in classes: the mean and quantiles; one class: sets of just one."
+)
 
 
 def percent(level: Fraction) -> str:
@@ -78,3 +85,10 @@ def covering_set(
     """The set of one input as plain values, as records have it."""
     classes = [name for name, member in zip(names, members, strict=True) if member]
     return {"classes": classes, "alpha": alpha, "epsilon": epsilon, "words": words}
+
+
+def covered_cells(row: dict[str, Any]) -> list[str]:
+    """The numbers of an evaluated coverage's row, or of a class in it, as texts: those of `COVERED`."""
+    quantiles = [str(size) for size in row["size_quantiles"].values()]
+    shares = [shown_rate(row[name]) for name in ("clean", "guaranteed", "under_attack")]
+    return [*shares, f"{row['size']:.2f}", *quantiles, shown_rate(row["singletons"])]
