@@ -40,6 +40,7 @@ def calibrate(
 
     Choose score, K and tau before you look at these points: a choice made on them is not covered.
     """
+    from safeset.coverage.words import why_everywhere
     from safeset.runs.calibrate import calibrate_run, check_free, write_calibration
     from safeset.runs.run import Run
     from safeset.system.files import json_text
@@ -70,7 +71,6 @@ def calibrate(
     console.out.print(f"\nCovers: {coverage.promise}.")
     everywhere = int((coverage.thresholds == -math.inf).sum())
     if everywhere:
-        few = f"at least {coverage.fewest:,} points{' of a class' if coverage.by_class else ''} are needed"
         which, count = "Every class is in every set", len(coverage.thresholds)
         if everywhere < count:
             names = coverage.net.class_names or tuple(map(str, range(count)))
@@ -79,5 +79,5 @@ def calibrate(
             ]
             shown = ", ".join(found[:SHOWN]) + (", …" if everywhere > SHOWN else "")
             which = f"{some_of(everywhere, count, 'classes')} in every set ({shown})"
-        console.err.print(f"Note: {which}: {few}.", style="yellow")
+        console.err.print(f"Note: {which}: {why_everywhere(coverage)}.", style="yellow")
     console.out.print(f"\nWritten to {where.calibration}. `certify` and `evaluate` now show these sets too.")

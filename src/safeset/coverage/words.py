@@ -57,18 +57,26 @@ def promise_of(coverage: "Coverage", assumptions: Sequence[str], device: str) ->
 def describe(coverage: "Coverage") -> str:
     """A calibration in one line."""
     thresholds = coverage.thresholds
-    few = f"at least {coverage.fewest} points{' of a class' if coverage.by_class else ''} are needed"
     everywhere = int((thresholds == -math.inf).sum())
     if everywhere == len(thresholds):
-        which = f"every class is in every set: {few}"
+        which = f"every class is in every set: {why_everywhere(coverage)}"
     elif coverage.by_class:
         which = f"thresholds {thresholds[thresholds > -math.inf].min():.4g} to {thresholds.max():.4g}"
         if everywhere:
-            which += f", {some_of(everywhere, len(thresholds), 'classes')} in every set: {few}"
+            which += f", {some_of(everywhere, len(thresholds), 'classes')} in every set: {why_everywhere(coverage)}"
     else:
         which = f"threshold {thresholds[0]:.4g}"
     about = f"{len(coverage)} points, score {coverage.score}, {which}"
     return f"Coverage(the true class is in the set {probability(coverage)}; {about})"
+
+
+def why_everywhere(coverage: "Coverage") -> str:
+    """Why classes are in every set: too few points, or too many of which nothing is known."""
+    counts = coverage.counts[coverage.thresholds == -math.inf]
+    few = f"at least {coverage.fewest:,} points{' of a class' if coverage.by_class else ''} are needed"
+    low = "too many calibration points have the score −∞, as inputs with NaN or too large numbers have"
+    reasons = [(few, counts < coverage.fewest), (low, counts >= coverage.fewest)]
+    return " or ".join(said for said, of in reasons if bool(of.any()))
 
 
 def words_of_set(probability: str, points: int, epsilon: float) -> str:
