@@ -139,10 +139,7 @@ def test_own_points_that_are_gone_or_changed_are_asked_for(own, tmp_path):
     file.rename(tmp_path / "moved.npz")
     found, (check,) = checked(own)
     assert (found, check["verdict"]) == (True, "not made again")
-    assert (
-        check["said"]
-        == f"its points are not found at {file}; to name them: safeset audit {own.path} --calibration-data FILE"
-    )
+    assert check["said"] == f"its points are not found at {file}; to name them: --calibration-data FILE"
     named = load_named(own, recipe, str(tmp_path / "moved.npz"))
     assert verdicts(own, named=named) == (True, ["same"])
     new_points(file, shade=4)

@@ -88,7 +88,7 @@ def _find_points(run: Run, recipe: FittedRecipe, count: int, named: Split | None
     them there, and only points with the stored digest are used.
     """
     about = table_of_points(run)
-    digest, source, option = about.get("digest"), about.get("source"), f"safeset audit {run.path} --calibration-data"
+    digest, source = about.get("digest"), about.get("source")
     if not isinstance(digest, str) or about.get("count") != count:
         return _check(DIFFERENT, f"it has {count:,} scores, and does not say of which {count:,} points")
     if OWN not in about:
@@ -106,11 +106,11 @@ def _find_points(run: Run, recipe: FittedRecipe, count: int, named: Split | None
             points = None
     if points is None:
         said = f"its points are not found at {shown}" if source else "it does not say where its points lie"
-        return _check(GONE, f"{said}; to name them: {option} FILE")
+        return _check(GONE, f"{said}; to name them: --calibration-data FILE")
     if points.digest() != digest:
         if named is not None:
             return _check(DIFFERENT, "the points of --calibration-data are not those that it says it has")
-        return _check(GONE, f"{shown} has other points now; to name those that it was made with: {option} FILE")
+        return _check(GONE, f"{shown} has other points now; to name its own: --calibration-data FILE")
     known = count_known(points, recipe) or 0
     if known > MOST_KNOWN * len(points):
         return _check(DIFFERENT, f"{known:,} of its {len(points):,} points are in the data of the run")
