@@ -169,6 +169,15 @@ def test_the_command_adds_coverage_and_keeps_the_rest(work):
         assert text in out
 
 
+def test_classes_in_every_set_are_named(work):
+    net, data = load(work / "run"), digits()
+    x, y = data.train.exact[::4], data.train.y[::4]
+    coverage = Coverage.calibrate(net, x[(y != 3) & (y != 5)], y[(y != 3) & (y != 5)], by_class=True)
+    found = evaluate_coverage(coverage, Split(data.test.x[:50], data.test.y[:50]), [0.3])
+    assert found["notes"] == ["2 of 10 classes are in every set (3, 5): at least 9 points of a class are needed."]
+    assert "notes" not in evaluate_coverage(coverage.at(by_class=False), Split(data.test.x[:9], data.test.y[:9]), [])
+
+
 def test_points_that_were_calibrated_with_are_noticed(tmp_path):
     """By digest, whatever the file is called, and whichever of its points are the test."""
     run, test = trained_run(tmp_path), digits().test
@@ -182,11 +191,11 @@ def test_points_that_were_calibrated_with_are_noticed(tmp_path):
     for name, noticed in (("moved.npz", True), ("others.npz", False), ("shuffled.npz", True)):
         out, errors = safeset("evaluate", "run", "--data", name, "--out", "found.json", cwd=tmp_path)
         found = json.loads((tmp_path / "found.json").read_text())
-        assert (found["coverage"].get("note") == SEEN) == noticed
+        assert (found["coverage"].get("notes") == [SEEN]) == noticed
         assert ("Note: These points are those of the calibration" in " ".join((out + errors).split())) == noticed
     found, _ = evaluate_run(run, device="cpu")
-    assert "note" not in found["coverage"]
+    assert "notes" not in found["coverage"]
     split = {"x": test.x[100:].numpy(), "y": test.y[100:].numpy(), "x_test": x.numpy(), "y_test": y.numpy()}
     np.savez(tmp_path / "split.npz", **split, class_names=digits().class_names)
     found, _ = evaluate_run(run, source=str(tmp_path / "split.npz"), device="cpu")
-    assert found["coverage"]["note"] == SEEN  # the test split alone is what it was calibrated with
+    assert found["coverage"]["notes"] == [SEEN]  # the test split alone is what it was calibrated with

@@ -83,8 +83,8 @@ def show_coverage(found: dict[str, Any]) -> None:
         f"{ABOUT_COVERED} Covers: {found['words']}.",
         style="dim",
     )
-    if "note" in found:
-        err.print(f"Note: {found['note']}", style="yellow")
+    for note in found.get("notes", ()):
+        err.print(f"Note: {note}", style="yellow")
     for row in found["rows"]:
         if "classes" in row:
             body = [[name, f"{part['points']:,}", *covered_cells(part)] for name, part in row["classes"].items()]

@@ -11,6 +11,7 @@ from safeset.errors import shown_rate, some_of
 if TYPE_CHECKING:
     from safeset.coverage.coverage import Coverage
 
+SHOWN = 8  # classes by name
 COVERED = ("clean", "guaranteed", "under attack", "mean size", "10 %", "median", "90 %", "one class")
 ABOUT_COVERED = (
     "Clean: labels in the sets for ε of unchanged points; guaranteed: those that no change within ε gets out; under "
@@ -68,6 +69,17 @@ def describe(coverage: "Coverage") -> str:
         which = f"threshold {thresholds[0]:.4g}"
     about = f"{len(coverage)} points, score {coverage.score}, {which}"
     return f"Coverage(the true class is in the set {probability(coverage)}; {about})"
+
+
+def in_every_set(coverage: "Coverage") -> str:
+    """Which classes are in every set, and why, as a sentence; nothing where there are none."""
+    names = coverage.net.class_names or tuple(map(str, range(len(coverage.thresholds))))
+    found = [name for name, least in zip(names, coverage.thresholds.tolist(), strict=True) if least == -math.inf]
+    if not found:
+        return ""
+    shown = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
+    some = f"{some_of(len(found), len(names), 'classes')} in every set ({shown})"
+    return f"{'Every class is in every set' if len(found) == len(names) else some}: {why_everywhere(coverage)}."
 
 
 def why_everywhere(coverage: "Coverage") -> str:

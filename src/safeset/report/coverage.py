@@ -34,7 +34,7 @@ def coverage_section(
         "div",
         element("p", f"Covers: {found['words']}."),
         element("p", about, class_="dim"),
-        element("p", element("b", "Note. "), found["note"], class_="note") if "note" in found else "",
+        *(element("p", element("b", "Note. "), note, class_="note") for note in found.get("notes", ())),
         _numbers(own, units, kind) if own is not None else "",
         _charts(found, epsilon, units, kind),
         _classes(own["rows"][-1], units) if own is not None else "",

@@ -10,6 +10,7 @@ from torch import Tensor
 from safeset.coverage.attack import Attack
 from safeset.coverage.coverage import Coverage
 from safeset.coverage.curve import curve
+from safeset.coverage.words import in_every_set
 from safeset.data.dataset import Progress, Split
 from safeset.errors import expected
 from safeset.system.workers import Workers
@@ -43,14 +44,14 @@ def evaluate_coverage(
         epsilons: radii.
         per_class: also by class.
         attack: whether to attack at all; without it ``under_attack`` is that of unchanged points.
-        seen: whether the calibration was made with these points, which ``note`` then says.
+        seen: whether the calibration was made with these points, which is then among the ``notes``.
         progress: wraps the batches.
 
     Returns:
         ``rows`` with ``epsilon``, ``clean`` (labels in the sets for ε of unchanged points), ``guaranteed`` (those that
         no change within ε gets out of the set), ``under_attack`` (those that the attack does not get out), ``size``
         (its mean), ``size_quantiles``, ``singletons``, and ``classes`` if asked for; ``curve``: what is guaranteed at
-        each ε of sets that are made for ε = 0; and what is promised, in words.
+        each ε of sets that are made for ε = 0; what is promised, in words; and ``notes``, if there are any.
     """
     if not len(split):
         raise expected("at least one point", "none")
@@ -67,6 +68,7 @@ def evaluate_coverage(
             parts = {name: found[split.y.cpu() == label] for label, name in enumerate(names)}
             row["classes"] = {name: _shares(part) for name, part in parts.items() if len(part)}
         rows.append(row)
+    notes = [said for said in (SEEN if seen else "", in_every_set(coverage)) if said]
     return {
         "alpha": float(coverage.alpha),
         "confidence": None if coverage.confidence is None else float(coverage.confidence),
@@ -75,7 +77,7 @@ def evaluate_coverage(
         "calibration_points": len(coverage),
         "thresholds": coverage.thresholds.tolist() if coverage.by_class else float(coverage.thresholds[0]),
         "words": coverage.promise,
-        **({"note": SEEN} if seen else {}),
+        **({"notes": notes} if notes else {}),
         "rows": rows,
         "curve": fixed._asdict(),
     }
