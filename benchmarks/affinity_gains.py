@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from common import machine, save
+from common import ROOT, machine, save
 from safeset import Affinity
 from safeset.data.dataset import Dataset, Split
+from safeset.errors import expected
 from safeset.evaluation import POINTS_AT_ONCE, Metrics
 from safeset.guarantees.affinity import complete, read_edges
 from safeset.guarantees.guarantee import Guarantee, RelaxedTopK, Standard
@@ -36,6 +37,7 @@ from safeset.runs.run import Run
 from safeset.runs.suggestion import held_out_points
 from safeset.system.files import plain
 from safeset.system.provenance import provenance, weights_digest
+from safeset.system.untrusted import read_json_table
 
 METHODS = ("uniform", "joint")
 SEED = 0
@@ -181,19 +183,33 @@ def measure(path: Path, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def file_of(given: argparse.Namespace, command: str) -> str:
+    """The file of the result under results/; without a name, numbers by another command are not replaced.
+
+    Raises:
+        ArgumentError: saying which option gives it another name.
+    """
+    path = f"affinity/{given.name or Path(Run(find_run(given.run)).read_recipe().data.source).name}.json"
+    made_by = read_json_table(ROOT / "results" / path).get("command", command)
+    if given.name is None and made_by != command:
+        raise expected("a --name for these numbers", "none", f"results/{path} has those of: {made_by}")
+    return path
+
+
 def main() -> None:
     """Parse, measure, save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a run, or a model that comes with safeset")
     parser.add_argument("--device")
-    parser.add_argument("--name", help="of the JSON file; by default that of the data")
+    parser.add_argument("--name", help="of the JSON file; by default that of the data, if no other command made it")
     parser.add_argument("--k", type=int, help="of relaxed top-K; by default the run's own, or 3, and 5 for WordNet")
     parser.add_argument("--pairs", type=int, default=8, help="to propose at the most")
     parser.add_argument("--hierarchy", type=Path, help="parent, tab, child in each line")
     parser.add_argument("--heights", type=lambda text: [int(each) for each in text.split(",")], default="2,5,10,20,50")
     given = parser.parse_args()
-    found = {"command": f"python {shlex.join(sys.argv)}", **measure(find_run(given.run), given)}
-    save(f"affinity/{given.name or Path(found['data']).name}.json", found)
+    command = f"python {shlex.join(sys.argv)}"
+    path = file_of(given, command)  # before anything is measured
+    save(path, {"command": command, **measure(find_run(given.run), given)})
 
 
 if __name__ == "__main__":

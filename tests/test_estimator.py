@@ -1,6 +1,7 @@
 """SafesetClassifier: what scikit-learn expects of a classifier, and what safeset promises of its sets."""
 
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -251,6 +252,15 @@ def test_predict_set_gives_the_sets_that_cover(covering):
     with pytest.raises(ArgumentError, match="certify"):
         model.predict_set(table, prefer="largest")
     assert isinstance(model.certify(table), Certificate)
+
+
+@pytest.mark.parametrize("name", ["epsilon", "eps"])
+def test_sets_are_made_for_a_fraction_and_not_for_the_number_below_it(covering, monkeypatch, name):
+    model, table, _ = covering
+    asked, sets = [], Coverage.sets
+    monkeypatch.setattr(Coverage, "sets", lambda self, x, radius: asked.append(radius) or sets(self, x, radius))
+    model.predict_set(table, **{name: Fraction(1, 3)})
+    assert asked == [Fraction(1, 3)]
 
 
 def test_a_pickle_of_a_calibrated_model_gives_the_same_sets(covering):

@@ -183,7 +183,9 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if prefer != "smallest":
                 raise expected("`prefer` for certified sets alone", "sets that cover", "Take certify(X, prefer=…).")
             measured = self.coverage_.net.measure(self._points(X))
-            sets = self.coverage_.at(level).sets(measured, one_epsilon(epsilon, eps, self.epsilon))
+            one_epsilon(epsilon, eps, self.epsilon)
+            radius = next(each for each in (epsilon, eps, self.epsilon) if each is not None)  # a fraction as it is
+            sets = self.coverage_.at(level).sets(measured, radius)
             return self._labels(measured.logits.argmax(dim=1)), sets.cpu().numpy()
         found = self.certify(X, epsilon=epsilon, eps=eps, prefer=prefer)
         return self._labels(found.ranking[:, 0]), found.whole.cpu().numpy()

@@ -14,13 +14,13 @@ from safeset import load
 from safeset.audit import audit, coverage_attack
 from safeset.audit.audit import audit_run
 from safeset.audit.coverage_attack import attack_coverage, coverage_verdict
-from safeset.audit.coverage_records import compare_coverage, find_calibration
+from safeset.audit.coverage_records import compare_coverage
 from safeset.coverage import coverage as coverages
 from safeset.coverage.checks import geometry_of
 from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.numerics.integers import NEVER, Deadline
-from safeset.runs.calibrate import calibrate_run, read_coverage
+from safeset.runs.calibrate import read_coverage
 from safeset.runs.data import load_run_data
 from safeset.runs.evaluate import evaluate_run
 from safeset.system.files import write_json
@@ -106,38 +106,6 @@ def test_time_and_an_attack_that_finds_nothing_are_open(run, tmp_path, monkeypat
     _, (said,) = coverage_verdict(found)
     assert "positive control" in said
     assert attack_coverage(coverage, some(), 0.0, tmp_path, NEVER)["fall"] is None
-
-
-def verdicts(run):
-    coverage, checks = find_calibration(run, run.read_recipe(), load(run.path).frozen())
-    return coverage is not None, [check["verdict"] for check in checks]
-
-
-def test_the_calibration_is_made_again(tmp_path):
-    run = trained_run(tmp_path)
-    assert verdicts(run) == (False, [])
-    _, record = calibrate_run(run, device="cpu", alpha="0.05", by_class=True)
-    run.calibration.write_text(json.dumps(record))
-    assert verdicts(run) == (True, ["same"])
-    inner = record["coverage"]
-    higher = {**inner, "scores": [one + 0.01 for one in inner["scores"]]}  # thresholds that are too high
-    run.calibration.write_text(json.dumps({**record, "coverage": higher}))
-    assert verdicts(run) == (True, ["different"])
-    run.calibration.write_text(json.dumps({**record, "coverage": {**inner, "scale": inner["scale"] / 2}}))
-    assert verdicts(run) == (False, ["different"])
-    run.calibration.write_text(
-        json.dumps({**record, "device": "cuda (H200)", "coverage": {**inner, "program": "0" * 64}})
-    )
-    assert verdicts(run) == (False, ["made elsewhere"])
-    others = {**record["points"], "from": "mine.csv", "digest": "0" * 64}  # as many points of the user's own
-    run.calibration.write_text(json.dumps({**record, "points": others, "coverage": higher}))
-    coverage, (check,) = find_calibration(run, run.read_recipe(), load(run.path).frozen())
-    assert coverage is not None
-    assert check["verdict"] == "other data"
-    assert "mine.csv" in check["said"]
-    fewer = {**inner, "scores": inner["scores"][:50], "labels": inner["labels"][:50]}
-    run.calibration.write_text(json.dumps({**record, "coverage": fewer}))
-    assert verdicts(run) == (True, ["other data"])
 
 
 def test_the_coverage_of_a_stored_evaluation_is_computed_again(tmp_path):

@@ -166,6 +166,18 @@ def test_too_few_points_give_all_classes():
         assert ("every class is in every set" in repr(coverage)) != some
 
 
+def test_enough_points_of_which_nothing_is_known_are_not_called_too_few():
+    net = linear_net()
+    x, y = drawn(60)
+    unknown = "too many calibration points have the score −∞"
+    for points, said in ((x[:8], "at least 9 points are needed"), (torch.full_like(x, math.nan), unknown)):
+        assert f"every class is in every set: {said}" in repr(Coverage.calibrate(net, points, y[: len(points)]))
+    y = torch.arange(60) % 3  # none of two classes, and of one nothing is known
+    x[y == 0] = math.nan
+    found = repr(Coverage.calibrate(net, x, y, by_class=True))
+    assert f"3 of 5 classes are in every set: at least 9 points of a class are needed or {unknown}" in found
+
+
 @pytest.mark.parametrize("settings", SCORES)
 def test_nan_is_in_every_set_and_never_raises_the_threshold(settings):
     net = linear_net()
@@ -266,6 +278,11 @@ def test_a_confident_calibration():
     assert coverage.at(confidence=0).thresholds[0] == own[270]
     assert "with 95 % confidence in this calibration set" in coverage.promise
     assert "on average" not in coverage.promise
+    each = coverage.at(by_class=True)
+    said = "for each true class by itself, with 95 % confidence for each of them, not for all at once, in this calib"
+    assert said in each.promise
+    assert said in repr(each)
+    assert "over calibration sets, for each true class by itself" in each.at(confidence=0).promise
 
 
 def test_the_words_are_not_those_of_certificates():
@@ -276,6 +293,15 @@ def test_the_words_are_not_those_of_certificates():
     assert "certif" not in coverage.promise + repr(coverage)
     assert "assuming" not in coverage.promise
     assert "exp and log" in Coverage.calibrate(net, x, y, score="soft-min").promise
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.uint64, torch.int8, torch.int32])
+def test_labels_of_any_kind_of_integer(kind):
+    net = linear_net()
+    x, y = drawn(20)
+    assert torch.equal(Coverage.calibrate(net, x, y.to(kind)).thresholds, Coverage.calibrate(net, x, y).thresholds)
+    with pytest.raises(ArgumentError, match="labels in"):
+        Coverage.calibrate(net, x, (y + 5).to(kind))
 
 
 @pytest.mark.parametrize(
@@ -302,6 +328,10 @@ def test_the_words_are_not_those_of_certificates():
         (lambda c, x, y, net: c.poisoned(-1), "poisoned"),
         (lambda c, x, y, net: c.at(2), "`alpha`"),
         (lambda c, x, y, net: c.curve(x, y, [0.1], delta=0.7), "at most 0.5"),
+        (lambda c, x, y, net: c.curve(x, y, 0.1), "`epsilons` to be a list"),
+        (lambda c, x, y, net: c.curve(x, y, torch.tensor(0.1)), "`epsilons` to be a list"),
+        (lambda c, x, y, net: c.at("1e-50"), "a fraction of at most 40 digits"),
+        (lambda c, x, y, net: Coverage.calibrate(net, x, y, score="soft-min", tau=1e-80), r"in 6e-61\.\.2e\+60"),
     ],
 )
 def test_mistakes_are_named(call, match):
@@ -320,6 +350,8 @@ def test_epsilon_is_rounded_up():
     assert radius_above(Fraction(1, 3)) == math.nextafter(1 / 3, 1)
     assert radius_above(0.25) == 0.25
     assert bool((third >= coverage.scores(x, epsilon=1 / 3)).all())
+    (radius,) = coverage.curve(x, y, [Fraction(1, 3)]).epsilons
+    assert Fraction(radius) >= Fraction(1, 3)
     clean = coverage.scores(x)
     assert all(
         Fraction(after) >= Fraction(before) + Fraction(1, 3)

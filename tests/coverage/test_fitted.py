@@ -242,6 +242,28 @@ def test_labels_that_are_all_right_or_all_equal_do_not_run_away():
             assert LogitMap.of(matrix, shift).entries.abs().max() > 0
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e-60, 1e60, 1e200, 1e307])
+def test_logits_of_a_size_that_no_map_has_are_refused_with_a_remedy(size):
+    """At 1e-200 squares were 0, and a map was found whose sets had nearly all classes."""
+    net = linear_net(5, 3, size=size)
+    x, y = drawn(linear_net(5, 3), 60)
+    with torch.no_grad():
+        net.network[0].bias.mul_(size)
+    with pytest.raises(ArgumentError, match=r"a power of 2 that brings them near 1.*or take the score 'soft-min'"):
+        fit_logits(net, x, y)
+
+
+def test_a_power_of_two_changes_no_fit():
+    net, scaled = linear_net(5, 3), linear_net(5, 3)
+    x, y = drawn(net, 60)
+    with torch.no_grad():
+        for one in scaled.network[0].parameters():
+            one.mul_(2.0**100)
+    first, second = (fit_logits(each, x, y) for each in (net, scaled))
+    assert torch.equal(first.entries, second.entries)
+    assert second.exponent == first.exponent - 100
+
+
 # -- records and refusals ---------------------------------------------------------------------------------------------
 
 

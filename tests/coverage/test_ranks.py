@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,3 +94,12 @@ def test_the_fewest_points_are_the_fewest_where_sums_stop_being_exact():
 def test_levels_that_would_take_all_memory_are_refused_at_once(alpha):
     with pytest.raises(ArgumentError, match="between 0 and 1"):
         as_level(alpha, "`alpha`")
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_levels_of_fewer_digits_are_as_they_are_written(kind):
+    """The float32 next to 0.01 is below it, and 99 points were too few."""
+    for text in ("0.01", "0.05", "0.1", "0.3"):
+        for value in (kind(text), np.array([text], dtype=kind), torch.tensor(kind(text))):
+            assert as_level(value, "`alpha`") == Fraction(text)
+    assert fewest(as_level(torch.tensor(0.01), "`alpha`")) == 99

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from safeset import Affinity, train
+from safeset import Affinity, ArgumentError, train
 from safeset.data.embedded import digits
 from safeset.evaluation import evaluate
 from safeset.runs.load import load_run
@@ -88,3 +88,18 @@ def test_a_hierarchy_beside_sets_of_the_same_sizes(gains, work, tmp_path):
     for own in evaluate(net, digits().test, guarantee=sets, methods=gains.METHODS):
         assert rows[-2][own["method"]] == {name: own[name] for name in rows[-2][own["method"]]}
     assert rows[-1]["largest"] == rows[-2]["largest"] == 4
+
+
+def test_published_numbers_are_replaced_by_their_own_command_alone(gains, work, tmp_path, monkeypatch):
+    """Others, such as those of --pairs 2, need a name of their own."""
+    monkeypatch.setattr(gains, "ROOT", tmp_path)
+    published = tmp_path / "results" / "affinity" / "digits.json"
+    given = asked(run=work / "run", name=None)
+    assert gains.file_of(given, "python a") == "affinity/digits.json"
+    published.parent.mkdir(parents=True)
+    published.write_text('{"command": "python a"}')
+    assert gains.file_of(given, "python a") == "affinity/digits.json"
+    with pytest.raises(ArgumentError, match=r"a --name for these numbers.*digits\.json has those of: python a"):
+        gains.file_of(given, "python a --pairs 2")
+    assert gains.file_of(asked(run=work / "run", name="mine"), "python a --pairs 2") == "affinity/mine.json"
+    assert gains.file_of(asked(run=work / "run", name="digits"), "python b") == "affinity/digits.json"

@@ -16,7 +16,8 @@ from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.runs.calibrate import read_coverage
 from safeset.runs.certify_files import certify_files
-from safeset.runs.evaluate_coverage import evaluate_coverage
+from safeset.runs.evaluate import evaluate_run
+from safeset.runs.evaluate_coverage import SEEN, evaluate_coverage
 from safeset.runs.run import Run
 
 SETTINGS = [{"alpha": 0.4}, {"alpha": 0.4, "score": "soft-min"}, {"alpha": 0.4, "k": 2, "by_class": True}]
@@ -166,3 +167,35 @@ def test_the_command_adds_coverage_and_keeps_the_rest(work):
     assert found["rows"][1]["guaranteed"] > 0.85
     for text in ("Sets that cover ≥ 90 %", "guaranteed", "under attack", "Sets for ε = 0.3, by class"):
         assert text in out
+
+
+def test_classes_in_every_set_are_named(work):
+    net, data = load(work / "run"), digits()
+    x, y = data.train.exact[::4], data.train.y[::4]
+    coverage = Coverage.calibrate(net, x[(y != 3) & (y != 5)], y[(y != 3) & (y != 5)], by_class=True)
+    found = evaluate_coverage(coverage, Split(data.test.x[:50], data.test.y[:50]), [0.3])
+    assert found["notes"] == ["2 of 10 classes are in every set (3, 5): at least 9 points of a class are needed."]
+    assert "notes" not in evaluate_coverage(coverage.at(by_class=False), Split(data.test.x[:9], data.test.y[:9]), [])
+
+
+def test_points_that_were_calibrated_with_are_noticed(tmp_path):
+    """By digest, whatever the file is called, and whichever of its points are the test."""
+    run, test = trained_run(tmp_path), digits().test
+    x = test.x[:200].clone()
+    x[:, 0, 0, 0] = 3  # a pixel that is 0 in all others
+    y, order = test.y[:200], torch.randperm(200)
+    for name, some, labels in (("mine", x, y), ("others", x, y.roll(1)), ("shuffled", x[order], y[order])):
+        np.savez(tmp_path / f"{name}.npz", x=some.numpy(), y=labels.numpy(), class_names=digits().class_names)
+    safeset("calibrate", "run", "--data", "mine.npz", cwd=tmp_path)
+    (tmp_path / "mine.npz").rename(tmp_path / "moved.npz")
+    for name, noticed in (("moved.npz", True), ("others.npz", False), ("shuffled.npz", True)):
+        out, errors = safeset("evaluate", "run", "--data", name, "--out", "found.json", cwd=tmp_path)
+        found = json.loads((tmp_path / "found.json").read_text())
+        assert (found["coverage"].get("notes") == [SEEN]) == noticed
+        assert ("Note: These points are those of the calibration" in " ".join((out + errors).split())) == noticed
+    found, _ = evaluate_run(run, device="cpu")
+    assert "notes" not in found["coverage"]
+    split = {"x": test.x[100:].numpy(), "y": test.y[100:].numpy(), "x_test": x.numpy(), "y_test": y.numpy()}
+    np.savez(tmp_path / "split.npz", **split, class_names=digits().class_names)
+    found, _ = evaluate_run(run, source=str(tmp_path / "split.npz"), device="cpu")
+    assert found["coverage"]["notes"] == [SEEN]  # the test split alone is what it was calibrated with

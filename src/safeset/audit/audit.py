@@ -12,7 +12,7 @@ from torch import nn
 
 from safeset.audit.certificate_attack import Auditor, Clock, some_of
 from safeset.audit.coverage_attack import attack_coverage, coverage_verdict
-from safeset.audit.coverage_records import compare_coverage, find_calibration
+from safeset.audit.coverage_records import compare_coverage, find_calibration, load_named
 from safeset.audit.recheck import SHOWN
 from safeset.audit.records import DIFFERENT, OPEN, stored_checks
 from safeset.audit.second_proof import Reproof, prove_again
@@ -41,6 +41,7 @@ def audit_run(
     points: int | None = None,
     minutes: float = 5.0,
     source: str | None = None,
+    calibration: str | None = None,
     network: nn.Module | Factory | None = None,
     device: str | None = None,
     progress: Progress | None = None,
@@ -56,6 +57,8 @@ def audit_run(
             not reached is said. Loading, the library's own proof of the bounds, and a first batch of each kind of work
             take what they take.
         source: other data, in the same form as the run's own.
+        calibration: the user's own points that the run was calibrated with, if they are not where its
+            calibration.json says.
         network: as for `load`.
         device: such as ``"cuda"``.
         progress: wraps the batches of the evaluation, and of the attack.
@@ -71,6 +74,7 @@ def audit_run(
     own = own.to(as_device(device))
     own.remember({})  # an audit searches for its own proofs
     data = load_run_data(recipe, source, progress)
+    named = None if calibration is None else load_named(run, recipe, calibration, progress)
 
     def compare(bounds: Sequence[Reproof]) -> list[dict[str, str]]:
         return stored_checks(
@@ -88,7 +92,7 @@ def audit_run(
     about = {**({"unfinished": unfinished} if unfinished else {}), "recipe": recipe.json_table()}
 
     def calibrated(net: FrozenNet) -> tuple[Coverage | None, list[dict[str, str]]]:
-        coverage, checks = find_calibration(run, recipe, net)
+        coverage, checks = find_calibration(run, recipe, net, named)
         if coverage is not None:
             checks += compare_coverage(run, coverage, data, seconds=6 * minutes, progress=progress)
         return coverage, checks

@@ -3,14 +3,23 @@
 import math
 from typing import Any
 
-from safeset.audit.records import DIFFERENT, ELSEWHERE, NO_TIME, OTHER, SAME, UNKNOWN, Check, within
+from safeset.audit.records import DIFFERENT, ELSEWHERE, GONE, NO_TIME, SAME, UNKNOWN, Check, within
 from safeset.coverage.coverage import Coverage
-from safeset.data.dataset import Dataset, Progress
-from safeset.errors import ArgumentError, SafesetError
+from safeset.coverage.record import from_values
+from safeset.data.dataset import Dataset, Progress, Split
+from safeset.errors import ArgumentError, SafesetError, expected
 from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import OutOfTimeError
 from safeset.recipes.recipe import FittedRecipe
-from safeset.runs.calibrate import draw_points, read_coverage
+from safeset.runs.calibrate import (
+    MOST_KNOWN,
+    OWN,
+    count_known,
+    draw_points,
+    load_own_points,
+    read_coverage,
+    table_of_points,
+)
 from safeset.runs.evaluate_coverage import evaluate_coverage
 from safeset.runs.run import Run
 from safeset.system.files import plain, read_tensors
@@ -21,61 +30,110 @@ CLOSE = 1e-9  # stored scores and those found again: another processor may round
 ABOUT = ("alpha", "confidence", "by_class", "score", "calibration_points", "thresholds")  # of an evaluation's coverage
 
 
-def find_calibration(run: Run, recipe: FittedRecipe, net: FrozenNet) -> tuple[Coverage | None, list[Check]]:
-    """The calibration of a run, if it has one that fits, and whether its points give the same scores again."""
+def find_calibration(
+    run: Run, recipe: FittedRecipe, net: FrozenNet, named: Split | None = None
+) -> tuple[Coverage | None, list[Check]]:
+    """The calibration of a run, if it has one that fits, and whether its points give the same scores again.
+
+    Args:
+        run: a run.
+        recipe: its recipe.
+        net: its net.
+        named: the user's own points that it was made with, where they are named; otherwise they are looked for where
+            calibration.json says.
+    """
     try:
         coverage = read_coverage(run, net)
     except ArgumentError as error:
         elsewhere = _is_elsewhere(run, net)
-        return None, [{"what": "calibration", "verdict": ELSEWHERE if elsewhere else DIFFERENT, "said": str(error)}]
+        return None, [_check(ELSEWHERE if elsewhere else DIFFERENT, str(error))]
     if coverage is None:
-        return None, []
-    stored = coverage.to_record()
-    try:
-        points = draw_points(run, recipe, None).points
-    except ArgumentError:  # the run kept none, or they cannot be found again
-        points = None
-    about = _points_of(run)
-    if points is None or len(points) != len(coverage) or about.get("digest", points.digest()) != points.digest():
-        source = str(about.get("from", "points that are not named"))[:100]
-        said = (
-            f"made with {source}, which the run has not kept, so it was not made again; to calibrate with kept "
-            f"points: safeset calibrate {run.path} --overwrite"
-        )
-        return coverage, [{"what": "calibration", "verdict": OTHER, "said": said}]
-    score = coverage.score
-    again = Coverage.calibrate(
-        net, points.exact, points.y, score=score.kind, k=score.k, tau=score.tau, fit=score.fit
-    ).to_record()
-    same = sorted(zip(stored["labels"], _numbers(stored), strict=True))
-    found = sorted(zip(again["labels"], _numbers(again), strict=True))
-    holds = stored["scale"] == again["scale"] and all(
+        if "coverage" not in read_json_table(run.evaluation):
+            return None, []
+        return None, [_check(UNKNOWN, "the evaluation has coverage, but there is no calibration.json")]
+    points = _find_points(run, recipe, len(coverage), named)
+    if not isinstance(points, Split):
+        return coverage, [points]
+    if len(points) != len(coverage):
+        said = f"it has {len(coverage):,} scores of {len(points):,} points"
+        return coverage, [_check(DIFFERENT, said)]
+    stored, labels = coverage.to_record(), points.y.tolist()
+    reached = coverage.scores(points.exact, round="down").cpu().gather(1, points.y.cpu()[:, None])[:, 0]
+    same = sorted(zip(stored["labels"], map(float, stored["scores"]), strict=True))
+    found = sorted(zip(labels, reached.tolist(), strict=True))
+    holds = all(
         one == other and math.isclose(was, now, rel_tol=CLOSE, abs_tol=CLOSE)
         for (one, was), (other, now) in zip(same, found, strict=True)
     )
-    said = "" if holds else "the points that the run has kept have other scores"
-    return coverage, [{"what": "calibration", "verdict": SAME if holds else DIFFERENT, "said": said}]
+    return coverage, [_check(SAME) if holds else _check(DIFFERENT, "its points have other scores now")]
 
 
-def _points_of(run: Run) -> dict[str, Any]:
-    """What calibration.json says of its points: their digest, and where they came from."""
-    found = read_json_table(run.calibration).get("points")
-    return found if isinstance(found, dict) else {}
+def load_named(run: Run, recipe: FittedRecipe, source: str, progress: Progress | None = None) -> Split:
+    """The points that an auditor names as those of a calibration.
+
+    Raises:
+        ArgumentError: where the run has none that was made with points of the user's own.
+    """
+    about = table_of_points(run)
+    if not run.calibration.exists() or (about and OWN not in about):
+        got = "points that the run has kept" if about else "none"
+        raise expected("--calibration-data for a calibration that was made with points of your own", got)
+    return load_own_points(recipe, source, progress)
+
+
+def _find_points(run: Run, recipe: FittedRecipe, count: int, named: Split | None) -> Split | Check:
+    """The points that a calibration was made with; where they are not found, what is to be said of it.
+
+    calibration.json says where the user's own lie, as a recipe says where its data lies: nothing but an audit reads
+    them there, and only points with the stored digest are used.
+    """
+    about = table_of_points(run)
+    digest, source = about.get("digest"), about.get("source")
+    if not isinstance(digest, str) or about.get("count") != count:
+        return _check(DIFFERENT, f"it has {count:,} scores, and does not say of which {count:,} points")
+    if OWN not in about:
+        if digest != recipe.task.set_apart:
+            return _check(DIFFERENT, "it does not say that it was made with the points that the run has kept")
+        try:
+            return draw_points(run, recipe, None).points
+        except (SafesetError, OSError) as error:
+            return _check(GONE, f"the points that the run has kept are not found again: {str(error)[:200]}")
+    points, shown = named, str(source)[:200]
+    if points is None:
+        try:
+            points = load_own_points(recipe, source) if isinstance(source, str) else None
+        except (SafesetError, OSError):
+            points = None
+    if points is None:
+        said = f"its points are not found at {shown}" if source else "it does not say where its points lie"
+        return _check(GONE, f"{said}; to name them: --calibration-data FILE")
+    if points.digest() != digest:
+        if named is not None:
+            return _check(DIFFERENT, "the points of --calibration-data are not those that it says it has")
+        return _check(GONE, f"{shown} has other points now; to name its own: --calibration-data FILE")
+    known = count_known(points, recipe) or 0
+    if known > MOST_KNOWN * len(points):
+        return _check(DIFFERENT, f"{known:,} of its {len(points):,} points are in the data of the run")
+    return points
+
+
+def _check(verdict: str, said: str = "") -> Check:
+    return {"what": "calibration", "verdict": verdict, "said": said}
 
 
 def _is_elsewhere(run: Run, net: FrozenNet) -> bool:
     """Whether a calibration that does not fit was made with the same weights on another kind of device."""
     found = read_json_table(run.calibration)
     inner = found.get("coverage")
+    try:
+        from_values(inner)
+    except ArgumentError:  # it is damaged, wherever it was made
+        return False
     made = str(found.get("device")).partition(" ")[0]
     own = weights_digest(read_tensors(run.model)[0])
     return (
         isinstance(inner, dict) and inner.get("weights") == own and made in ("cpu", "cuda") and made != net.device.type
     )
-
-
-def _numbers(record: dict[str, Any]) -> list[float]:
-    return [float(one) for one in record["scores"]]
 
 
 def compare_coverage(

@@ -22,12 +22,13 @@ from safeset.system.provenance import weights_digest
 from safeset.system.untrusted import read_json
 
 SAME, DIFFERENT, UNKNOWN, NO_TIME = "same", "different", "not stored", "no time"
-ELSEWHERE, OTHER = "made elsewhere", "other data"
+ELSEWHERE, OTHER, GONE = "made elsewhere", "other data", "not made again"
 OPEN = {  # what is neither right nor wrong, in words
     UNKNOWN: "not stored",
     NO_TIME: "no time to evaluate all test data again",
     ELSEWHERE: "made on another kind of device, and not the same here: evaluate the run here, or audit it there",
     OTHER: "stored of other data than is audited",
+    GONE: "not made again, because the points that it was made with were not found",
 }
 CLOSE, FAR = 1e-6, 0.05  # bounds of the same way of proving, and of others
 EDGE = 2e-3  # of points that another device may see on the other side of a radius

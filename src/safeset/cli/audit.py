@@ -33,6 +33,10 @@ def audit(
     points: Annotated[int | None, typer.Option(help="So many test points. Default: all.")] = None,
     budget: Annotated[float, typer.Option(help="Minutes; what is not reached is said.")] = 5.0,
     data: OtherData = None,
+    calibration_data: Annotated[
+        str | None,
+        typer.Option(help="Your own points that it was calibrated with. Default: where calibration.json says."),
+    ] = None,
     epsilon: Epsilon = None,
     guarantee: GuaranteeText = None,
     network: NetworkName = None,
@@ -48,6 +52,8 @@ def audit(
     check_alone()
     if is_onnx(run):
         check_alone_network(network, run, True)
+        if calibration_data is not None:
+            raise expected("--calibration-data for a run that is calibrated", run)
         check_target(out, "JSON", run=run, inputs=[data, run, file_of(guarantee)])
         _audit_file(run, out, radius(epsilon), guarantee, points, budget, data, device)
         return
@@ -61,7 +67,7 @@ def audit(
     keep_freed_memory()
     where = Run(find_run(run))
     target = out or (None if is_shipped(where.path) else where.path / "audit.json")
-    check_target(out, "JSON", run=where.path, own="audit.json", inputs=[data])
+    check_target(out, "JSON", run=where.path, own="audit.json", inputs=[data, calibration_data])
     check_arguments(points, budget)
 
     def write(found: dict[str, Any]) -> None:
@@ -76,6 +82,7 @@ def audit(
             points=points,
             minutes=budget,
             source=data,
+            calibration=calibration_data,
             network=own_network(network),
             device=device,
             progress=console.progress,

@@ -1,6 +1,5 @@
 """The command `calibrate`: sets that hold the true class with a chosen probability."""
 
-import math
 import shlex
 import sys
 from typing import Annotated
@@ -8,11 +7,8 @@ from typing import Annotated
 import typer
 
 from safeset.cli.options import Device, NetworkName, RunPath, check_alone, own_network
-from safeset.errors import some_of
 from safeset.runs.library import find_run
 from safeset.terminal import console
-
-SHOWN = 8  # classes by name
 
 
 def calibrate(
@@ -40,6 +36,7 @@ def calibrate(
 
     Choose score, K and tau before you look at these points: a choice made on them is not covered.
     """
+    from safeset.coverage.words import in_every_set
     from safeset.runs.calibrate import calibrate_run, check_free, write_calibration
     from safeset.runs.run import Run
     from safeset.system.files import json_text
@@ -68,16 +65,7 @@ def calibrate(
     about = record["points"]
     console.out.print(f"{about['count']:,} points ({about['from']}): {about['drawn']}.")
     console.out.print(f"\nCovers: {coverage.promise}.")
-    everywhere = int((coverage.thresholds == -math.inf).sum())
-    if everywhere:
-        few = f"at least {coverage.fewest:,} points{' of a class' if coverage.by_class else ''} are needed"
-        which, count = "Every class is in every set", len(coverage.thresholds)
-        if everywhere < count:
-            names = coverage.net.class_names or tuple(map(str, range(count)))
-            found = [
-                name for name, least in zip(names, coverage.thresholds.tolist(), strict=True) if least == -math.inf
-            ]
-            shown = ", ".join(found[:SHOWN]) + (", …" if everywhere > SHOWN else "")
-            which = f"{some_of(everywhere, count, 'classes')} in every set ({shown})"
-        console.err.print(f"Note: {which}: {few}.", style="yellow")
+    note = in_every_set(coverage)
+    if note:
+        console.err.print(f"Note: {note}", style="yellow")
     console.out.print(f"\nWritten to {where.calibration}. `certify` and `evaluate` now show these sets too.")

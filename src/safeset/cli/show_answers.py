@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from safeset.certificates.promises import shorten, shown_epsilon
-from safeset.coverage.words import percent
+from safeset.coverage.words import ABOUT_COVERED, COVERED, covered_cells, percent
 from safeset.errors import counted, shown_rate
 from safeset.terminal.console import err, out, print_table
 
@@ -25,7 +25,6 @@ RATES = {
 COLUMNS = ["name", "certified", "core", "optional", "core_radius", "radius", "promise", "epsilon", "units"]
 COLUMNS += ["guarantee", "method", "prefer", "resized_from", "composited", "grey", "unfinished"]
 COLUMNS += ["coverage_set", "coverage_alpha", "estimate", "problem"]
-COVERED = ["clean", "guaranteed", "under attack", "mean size", "10 %", "median", "90 %", "one class"]
 ESTIMATE = " as float32 estimates them: nothing is proved"
 SHOWN = 8  # of the classes of a coverage set
 
@@ -76,20 +75,19 @@ def show_evaluation(result: dict[str, Any], units: str) -> None:
 
 def show_coverage(found: dict[str, Any]) -> None:
     """Print how often the sets of a calibrated run hold the true class."""
-    body = [[shown_epsilon(row["epsilon"]), *_covered(row)] for row in found["rows"]]
+    body = [[shown_epsilon(row["epsilon"]), *covered_cells(row)] for row in found["rows"]]
     about = f"{counted(found['calibration_points'], 'calibration point')}, {found['score']}"
     out.print()
     print_table(f"Sets that cover ≥ {_promised(found['alpha'])}: {about}", ["ε", *COVERED], body, texts=0)
     out.print(
-        "Clean: labels in the sets for ε of unchanged points; guaranteed: those that no change within ε gets out; "
-        "under attack: those that an attack did not get out. A set that would be empty has the class with the largest "
-        "score, which guaranteed alone does not count. Sizes in classes. "
-        f"Covers: {found['words']}.",
+        f"{ABOUT_COVERED} Covers: {found['words']}.",
         style="dim",
     )
+    for note in found.get("notes", ()):
+        err.print(f"Note: {note}", style="yellow")
     for row in found["rows"]:
         if "classes" in row:
-            body = [[name, f"{part['points']:,}", *_covered(part)] for name, part in row["classes"].items()]
+            body = [[name, f"{part['points']:,}", *covered_cells(part)] for name, part in row["classes"].items()]
             out.print()
             print_table(f"Sets for ε = {shown_epsilon(row['epsilon'])}, by class", ["class", "points", *COVERED], body)
 
@@ -101,13 +99,6 @@ def _promised(alpha: float) -> str:
     ('90 %', '99.9999 %')
     """
     return percent(1 - Fraction(repr(alpha)))
-
-
-def _covered(row: dict[str, Any]) -> list[str]:
-    """The numbers of a row of coverage, as texts."""
-    quantiles = [str(size) for size in row["size_quantiles"].values()]
-    shares = [shown_rate(row[name]) for name in ("clean", "guaranteed", "under_attack")]
-    return [*shares, f"{row['size']:.2f}", *quantiles, shown_rate(row["singletons"])]
 
 
 def show_certificates(records: list[dict[str, Any]]) -> int:

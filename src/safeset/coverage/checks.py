@@ -94,6 +94,7 @@ def check_labels(y: Numbers, points: int, classes: int) -> Tensor:
     labels = as_tensor(y, "`y`").detach().cpu()
     if labels.shape != (points,) or labels.is_floating_point():
         raise expected(f"`y` to be integers of shape ({points},)", f"shape {tuple(labels.shape)}, {labels.dtype}")
+    labels = labels.long()  # torch compares no uint16 to uint64
     if points and not bool(((labels >= 0) & (labels < classes)).all()):
         raise expected(f"labels in 0..{classes - 1}", f"{labels.min().item()}..{labels.max().item()}")
-    return labels.long()
+    return labels

@@ -222,6 +222,12 @@ class Coverage:
         """How many calibration points are needed (by class: of each class) for sets with less than all classes."""
         return fewest(self.alpha, self.confidence, self.poison)
 
+    @property
+    def counts(self) -> Tensor:
+        """How many calibration points each threshold is made of, (classes,)."""
+        classes = self._program.classes
+        return torch.bincount(self._labels, minlength=classes) if self.by_class else torch.full((classes,), len(self))
+
     def __len__(self) -> int:
         """How many calibration points there were."""
         return len(self._scores)

@@ -1,11 +1,13 @@
 """Guaranteed coverage at every ε, after the fact: of labelled points, and of the population that they come from."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
+from safeset.coverage.checks import radius_above
 from safeset.coverage.ranks import as_level
 from safeset.errors import expected
 from safeset.inputs import check_epsilon
@@ -49,7 +51,9 @@ def curve(
     risk = float(as_level(delta, "`delta`"))
     if not risk <= 0.5:
         raise expected("`delta` to be at most 0.5", delta)
-    fixed, radii = check_epsilon(rule), [check_epsilon(each) for each in epsilons]
+    if not isinstance(epsilons, Iterable) or (isinstance(epsilons, Tensor | np.ndarray) and epsilons.ndim != 1):
+        raise expected("`epsilons` to be a list of numbers ≥ 0", repr(epsilons)[:80])
+    fixed, radii = check_epsilon(rule), [radius_above(each) for each in epsilons]
     more = [up(each - fixed) if each != fixed else 0.0 for each in radii]
     if is_concave:
         more = [max(0.0, each) for each in more]

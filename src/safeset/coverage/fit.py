@@ -4,6 +4,7 @@ Nothing here proves anything, and nothing has to: any map gives a score. What is
 log-probabilities far below the largest one, which training does not care for.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -77,7 +78,8 @@ def least_entropy(logits: Tensor, labels: Tensor, ridge: float) -> tuple[Tensor,
     with torch.inference_mode(False), torch.enable_grad():
         logits, labels = logits.detach().clone(), labels.clone()  # an inference mode's know no gradients
         centred = logits - logits.mean(dim=1, keepdim=True)
-        deviation = centred.std()
+        unit = 2.0 ** (math.frexp(float(centred.abs().amax()))[1] - 1)  # squares of 1e200 overflow, of 1e-200 vanish
+        deviation = (centred / unit).std() * unit
         centred = centred / torch.where(deviation > 0, deviation, 1.0)
         classes, points = logits.shape[1], len(logits)
         power = torch.zeros((), dtype=torch.float64, requires_grad=True)

@@ -62,7 +62,11 @@ class LogitMap:
         matrix = matrix.detach().cpu().double()
         largest = float(matrix.abs().amax())
         if not 2.0**-150 < largest < 2.0**150 or not bool(shift.isfinite().all()):
-            raise expected("a map of logits with finite entries that are not all 0", f"up to {largest:.3g}")
+            remedy = (
+                "Logits that are far too large or too small have none: multiply weights and biases of the last layer "
+                "by a power of 2 that brings them near 1, which changes no answer, or take the score 'soft-min'."
+            )
+            raise expected("a map of logits with finite entries of 1e-45..1e45", f"up to {largest:.3g}", remedy)
         exponent = math.frexp(largest)[1] - BITS
         entries = (matrix * 2.0**-exponent).round().long()
         entries -= torch.diag(entries.sum(dim=1))

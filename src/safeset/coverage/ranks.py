@@ -11,6 +11,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from safeset.errors import expected
 from safeset.inputs import as_number
 
@@ -21,7 +25,7 @@ WRITTEN = re.compile(r"\d{1,40}/\d{1,40}|\d{0,40}\.?\d{0,40}([eE][+-]?\d{1,2})?"
 
 
 def as_level(value: Any, name: str, example: str = "0.1") -> Fraction:
-    """A probability between 0 and 1 as it is written: 0.1 is 1/10, not the float64 next to it.
+    """A probability between 0 and 1 as it is written: 0.1 is 1/10, not the float64 or float32 next to it.
 
     Args:
         value: a number, a fraction, or a text such as ``"1/10"``.
@@ -36,12 +40,23 @@ def as_level(value: Any, name: str, example: str = "0.1") -> Fraction:
             level = Fraction(value) if WRITTEN.fullmatch(str(value).strip()) else None
         else:
             number = as_number(value)
-            level = Fraction(repr(number)) if number is not None and math.isfinite(number) else None
+            level = Fraction(_written(value, number)) if number is not None and math.isfinite(number) else None
     except (ValueError, ZeroDivisionError, OverflowError):
         level = None
-    if level is None or not 0 < level < 1 or level.denominator >= 10**LONGEST:
+    if level is None or not 0 < level < 1:
         raise expected(f"{name} to be a number between 0 and 1, such as {example}", repr(value)[:80])
+    if level.denominator >= 10**LONGEST:
+        raise expected(f"{name} to be a fraction of at most {LONGEST} digits, such as {example}", repr(value)[:80])
     return level
+
+
+def _written(value: Any, number: float) -> str:
+    """The shortest text of a number: of one in float32, which has a float64 of its own, that of float32."""
+    if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.float32):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f":
+        return str(value.reshape(-1)[0])
+    return repr(number)
 
 
 @lru_cache(1024)  # clients of a server choose levels

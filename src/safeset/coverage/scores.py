@@ -100,7 +100,8 @@ class Score:
             raise expected("`k` only for the score 'membership'", f"k={k!r} for 'soft-min'"[:200])
         number = as_number(TAU if tau is None else tau)
         if number is None or not LEAST_TAU <= number <= LARGEST_TAU:
-            raise expected("`tau` to be a number > 0, in the units of the network's input", repr(tau)[:80])
+            wanted = f"`tau` to be a number in {LEAST_TAU:.0e}..{LARGEST_TAU:.0e}, in the units of the network's input"
+            raise expected(wanted, repr(tau)[:80])
         return cls(kind, None, number)
 
     @property

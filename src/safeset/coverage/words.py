@@ -6,10 +6,18 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from safeset.certificates.promises import shown_epsilon
-from safeset.errors import some_of
+from safeset.errors import shown_rate, some_of
 
 if TYPE_CHECKING:
     from safeset.coverage.coverage import Coverage
+
+SHOWN = 8  # classes by name
+COVERED = ("clean", "guaranteed", "under attack", "mean size", "10 %", "median", "90 %", "one class")
+ABOUT_COVERED = (
+    "Clean: labels in the sets for ε of unchanged points; guaranteed: those that no change within ε gets out; under "
+    "attack: those that an attack did not get out. A set that would be empty has the class with the largest score, "
+    "which guaranteed alone does not count. Sizes in classes: the mean and quantiles; one class: sets of just one."
+)
 
 
 def percent(level: Fraction) -> str:
@@ -26,10 +34,11 @@ def probability(coverage: "Coverage") -> str:
     least = f"with probability ≥ {percent(1 - coverage.alpha)}"
     if coverage.confidence is None:
         said = f"{least}, on average over calibration sets"
+        said += ", for each true class by itself" if coverage.by_class else ""
     else:
-        said = f"{least}, with {percent(coverage.confidence)} confidence in this calibration set"
-    if coverage.by_class:
-        said += ", for each true class by itself"
+        whose = "for each true class by itself, with" if coverage.by_class else "with"
+        once = " for each of them, not for all at once," if coverage.by_class else ""
+        said = f"{least}, {whose} {percent(coverage.confidence)} confidence{once} in this calibration set"
     if coverage.poison:
         said += f", also if {coverage.poison} of the calibration points are an attacker's"
     return said
@@ -49,18 +58,37 @@ def promise_of(coverage: "Coverage", assumptions: Sequence[str], device: str) ->
 def describe(coverage: "Coverage") -> str:
     """A calibration in one line."""
     thresholds = coverage.thresholds
-    few = f"at least {coverage.fewest} points{' of a class' if coverage.by_class else ''} are needed"
     everywhere = int((thresholds == -math.inf).sum())
     if everywhere == len(thresholds):
-        which = f"every class is in every set: {few}"
+        which = f"every class is in every set: {why_everywhere(coverage)}"
     elif coverage.by_class:
         which = f"thresholds {thresholds[thresholds > -math.inf].min():.4g} to {thresholds.max():.4g}"
         if everywhere:
-            which += f", {some_of(everywhere, len(thresholds), 'classes')} in every set: {few}"
+            which += f", {some_of(everywhere, len(thresholds), 'classes')} in every set: {why_everywhere(coverage)}"
     else:
         which = f"threshold {thresholds[0]:.4g}"
     about = f"{len(coverage)} points, score {coverage.score}, {which}"
     return f"Coverage(the true class is in the set {probability(coverage)}; {about})"
+
+
+def in_every_set(coverage: "Coverage") -> str:
+    """Which classes are in every set, and why, as a sentence; nothing where there are none."""
+    names = coverage.net.class_names or tuple(map(str, range(len(coverage.thresholds))))
+    found = [name for name, least in zip(names, coverage.thresholds.tolist(), strict=True) if least == -math.inf]
+    if not found:
+        return ""
+    shown = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
+    some = f"{some_of(len(found), len(names), 'classes')} in every set ({shown})"
+    return f"{'Every class is in every set' if len(found) == len(names) else some}: {why_everywhere(coverage)}."
+
+
+def why_everywhere(coverage: "Coverage") -> str:
+    """Why classes are in every set: too few points, or too many of which nothing is known."""
+    counts = coverage.counts[coverage.thresholds == -math.inf]
+    few = f"at least {coverage.fewest:,} points{' of a class' if coverage.by_class else ''} are needed"
+    low = "too many calibration points have the score −∞, as inputs with NaN or too large numbers have"
+    reasons = [(few, counts < coverage.fewest), (low, counts >= coverage.fewest)]
+    return " or ".join(said for said, of in reasons if bool(of.any()))
 
 
 def words_of_set(probability: str, points: int, epsilon: float) -> str:
@@ -77,3 +105,10 @@ def covering_set(
     """The set of one input as plain values, as records have it."""
     classes = [name for name, member in zip(names, members, strict=True) if member]
     return {"classes": classes, "alpha": alpha, "epsilon": epsilon, "words": words}
+
+
+def covered_cells(row: dict[str, Any]) -> list[str]:
+    """The numbers of an evaluated coverage's row, or of a class in it, as texts: those of `COVERED`."""
+    quantiles = [str(size) for size in row["size_quantiles"].values()]
+    shares = [shown_rate(row[name]) for name in ("clean", "guaranteed", "under_attack")]
+    return [*shares, f"{row['size']:.2f}", *quantiles, shown_rate(row["singletons"])]

@@ -15,8 +15,8 @@ from safeset.recipes.recipe import FittedRecipe
 from safeset.report.observer import Example, Observer, choose_radii
 from safeset.report.surface import Surface, draw_surface
 from safeset.runs.affinity_suggestion import AffinitySuggestion, suggest_for_net
-from safeset.runs.calibrate import read_coverage
-from safeset.runs.data import load_run_data
+from safeset.runs.calibrate import read_coverage, was_calibrated_with
+from safeset.runs.data import as_of_run, load_whole
 from safeset.runs.evaluate import evaluate_net
 from safeset.runs.evaluate_coverage import evaluate_coverage
 from safeset.runs.library import title_of
@@ -51,6 +51,7 @@ class Findings:
         suggestion: affinity sets to choose from; None for other data, and where there are fewer than three classes.
         surface: the decision surface of data in the plane.
         coverage: of a calibrated run, at each ε along the curves, as `evaluate_coverage` gives it.
+        covered: of a calibrated run, what `evaluate` gives at its own ε, with an attack and by class; None in a plot.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Findings:
     suggestion: AffinitySuggestion | None = None
     surface: Surface | None = None
     coverage: dict[str, Any] | None = None
+    covered: dict[str, Any] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,15 +117,20 @@ def look_at(
     net, unfinished = load_run(run, network)
     net = net.to(as_device(device))
     coverage = read_coverage(run, net)  # before long work: it may not fit
-    points = load_run_data(recipe, source, progress)
+    whole = load_whole(recipe, source, progress)
+    points = as_of_run(whole, recipe, source)
     some = points.test[torch.arange(min(FIRST, len(points.test)))]
     radii = choose_radii(net.certify(some.to(net.device).exact), recipe.epsilon)
     observer = Observer(points.test.y, classes=net.classes, epsilon=recipe.epsilon, radii=radii)
     evaluation = evaluate_net(net, recipe, points, per_class=True, progress=progress, watch=observer.watch)
     more = _details(net, recipe, points, source is None, progress) if details else {}
     if coverage is not None and len(points.test):
-        about = evaluate_coverage(coverage, points.test, radii, attack=False, progress=progress)
-        more["coverage"] = plain(about)
+        seen = source is not None and was_calibrated_with(run, whole, points)
+        several: dict[str, Any] = {"seen": seen, "progress": progress}
+        more["coverage"] = plain(evaluate_coverage(coverage, points.test, radii, attack=False, **several))
+        if details:
+            own = evaluate_coverage(coverage, points.test, [recipe.epsilon], per_class=True, **several)
+            more["covered"] = plain(own)
     return Findings(
         name=title_of(run.path),
         recipe=recipe,

@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,11 +11,11 @@ from torch import nn
 from safeset.coverage.coverage import Coverage
 from safeset.coverage.fit import ENOUGH, fit_logits
 from safeset.coverage.logit_map import LogitMap
-from safeset.data.dataset import CALIBRATION_SEED, Progress, Split
+from safeset.data.dataset import CALIBRATION_SEED, Dataset, Progress, Split
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected
 from safeset.inputs import as_device
 from safeset.nets.certifying import Certifying
-from safeset.recipes.recipe import FittedRecipe
+from safeset.recipes.recipe import FittedRecipe, absolute
 from safeset.runs.data import load_run_data, load_whole, same_source
 from safeset.runs.library import is_shipped
 from safeset.runs.load import load_run
@@ -22,9 +23,11 @@ from safeset.runs.own_networks import Factory
 from safeset.runs.run import Run
 from safeset.system.files import json_text, write_whole
 from safeset.system.provenance import provenance
-from safeset.system.untrusted import MOST_BYTES, read_json
+from safeset.system.untrusted import MOST_BYTES, read_json, read_json_table
 
 FORMAT = "safeset calibration 1"
+OWN = "also_in_the_data_of_the_run"  # what is said of the user's own points, and of no others
+ANY_ORDER = "digest_in_any_order"  # by which an evaluation notices the points
 MOST_KNOWN = 0.5  # of the points may be training points too, by chance or as duplicates
 ROWS_AT_ONCE = 256
 
@@ -96,8 +99,10 @@ def calibrate_run(
         confidence=confidence,
     )
     about = {"count": len(drawn.points), "from": drawn.source, "drawn": drawn.how, "digest": drawn.points.digest()}
+    about[ANY_ORDER] = digest_of_any_order(drawn.points)
     if source is not None:
-        about["also_in_the_data_of_the_run"] = "not compared" if drawn.known is None else drawn.known
+        about["source"] = absolute(source)
+        about[OWN] = "not compared" if drawn.known is None else drawn.known
     return coverage, {
         "format": FORMAT,
         "points": about,
@@ -146,9 +151,8 @@ def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) ->
     if same_source(source, recipe.data.source):
         remedy = "Leave out --data to use what the run has kept for calibration, or name other points."
         raise expected("points that the run has not seen", f"{source}: its own training and test data", remedy)
-    other = load_whole(recipe, source, progress, some_classes=True)
-    points = Split(torch.cat([other.train.x, other.test.x]), torch.cat([other.train.y, other.test.y]))
-    known = _count_known(points, recipe)
+    points = load_own_points(recipe, source, progress)
+    known = count_known(points, recipe)
     if known and known > MOST_KNOWN * len(points):
         got = f"{source}: {known:,} of {len(points):,} points are in the data of the run"
         raise expected("points that the run has not seen", got, "Name points that were not trained on.")
@@ -169,7 +173,18 @@ def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) ->
     return Drawn(points, str(source), "all points of the user's own data", known)
 
 
-def _count_known(points: Split, recipe: FittedRecipe) -> int | None:
+def load_own_points(recipe: FittedRecipe, source: str, progress: Progress | None = None) -> Split:
+    """All points of the user's own data, which may have some of the classes only."""
+    other = load_whole(recipe, source, progress, some_classes=True)
+    return joined((other.train, other.test))
+
+
+def joined(splits: Sequence[Split]) -> Split:
+    """The points of several splits, one after the other."""
+    return Split(torch.cat([one.x for one in splits]), torch.cat([one.y for one in splits]))
+
+
+def count_known(points: Split, recipe: FittedRecipe) -> int | None:
     """How many points the run's own data has too, number by number; None where it cannot be loaded."""
     try:
         own = load_whole(recipe)
@@ -182,6 +197,34 @@ def _count_known(points: Split, recipe: FittedRecipe) -> int | None:
 def _digests(split: Split) -> list[bytes]:
     parts = (split[places].exact for places in torch.split(torch.arange(len(split)), ROWS_AT_ONCE))
     return [hashlib.sha256(row.numpy().tobytes()).digest() for part in parts for row in part]
+
+
+def was_calibrated_with(run: Run, whole: Dataset, points: Dataset) -> bool:
+    """Whether data is what a run was calibrated with, in any order: all of its points, or those of one split.
+
+    Args:
+        run: a calibrated run.
+        whole: the data before points were set apart.
+        points: the same as the run's commands use it.
+    """
+    about = table_of_points(run)
+    several = [(whole.train, whole.test), (whole.train,), (whole.test,), (points.test,)]
+    return any(
+        sum(map(len, splits)) == about.get("count") and digest_of_any_order(joined(splits)) == about.get(ANY_ORDER)
+        for splits in several
+    )
+
+
+def digest_of_any_order(split: Split) -> str:
+    """A digest of points and labels that is the same in every order."""
+    rows = zip(_digests(split), split.y.tolist(), strict=True)
+    return hashlib.sha256(b"".join(sorted(row + str(label).encode() for row, label in rows))).hexdigest()
+
+
+def table_of_points(run: Run) -> dict[str, Any]:
+    """What calibration.json says of its points: their digest, and where they came from."""
+    found = read_json_table(run.calibration).get("points")
+    return found if isinstance(found, dict) else {}
 
 
 def check_free(run: Run, overwrite: bool) -> None:

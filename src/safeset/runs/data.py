@@ -24,7 +24,11 @@ def load_run_data(recipe: FittedRecipe, source: str | None = None, progress: Pro
 
     Points that the run keeps for calibration are in neither split.
     """
-    points = load_whole(recipe, source, progress)
+    return as_of_run(load_whole(recipe, source, progress), recipe, source)
+
+
+def as_of_run(points: Dataset, recipe: FittedRecipe, source: str | None = None) -> Dataset:
+    """What `load_run_data` makes of whole data: without the points that the run keeps, and split as its own."""
     if recipe.calibration and (source is None or same_source(source, recipe.data.source)):
         points = points.for_calibration(recipe.calibration)
     return points.for_choices() if recipe.validation else points

@@ -19,8 +19,8 @@ from safeset.nets.diagnosis import HARDLY
 from safeset.nets.net import CertifiedNet
 from safeset.recipes.recipe import OWN_DATA, FittedRecipe, Recipe
 from safeset.recipes.sections import Data as RecipeData
-from safeset.runs.calibrate import read_coverage
-from safeset.runs.data import load_run_data
+from safeset.runs.calibrate import read_coverage, was_calibrated_with
+from safeset.runs.data import as_of_run, load_whole
 from safeset.runs.evaluate_coverage import evaluate_coverage
 from safeset.runs.load import load_run
 from safeset.runs.onnx_models import STANDARD, about_file, check_classes, load_onnx, load_onnx_data
@@ -65,7 +65,8 @@ def evaluate_run(
     net, unfinished = load_run(run, network)
     net = net.to(as_device(device))
     coverage = read_coverage(run, net)  # before long work: it may not fit
-    points = Workers.here().in_turn(lambda: load_run_data(recipe, source, progress))
+    whole = Workers.here().in_turn(lambda: load_whole(recipe, source, progress))
+    points = as_of_run(whole, recipe, source)
     other = replace(recipe, guarantee=guarantee).resolve_guarantee(points) if guarantee else None
     result = evaluate_net(
         net,
@@ -79,7 +80,8 @@ def evaluate_run(
     )
     if coverage is not None:
         radii = [net.epsilon] if epsilons is None else epsilons
-        found = evaluate_coverage(coverage, points.test, radii, per_class=per_class, progress=progress)
+        seen = source is not None and was_calibrated_with(run, whole, points)
+        found = evaluate_coverage(coverage, points.test, radii, per_class=per_class, seen=seen, progress=progress)
         result["coverage"] = plain(found)
     if report:
         _explain(net, points, result["rows"], other, methods, report)

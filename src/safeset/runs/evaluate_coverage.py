@@ -10,12 +10,17 @@ from torch import Tensor
 from safeset.coverage.attack import Attack
 from safeset.coverage.coverage import Coverage
 from safeset.coverage.curve import curve
+from safeset.coverage.words import in_every_set
 from safeset.data.dataset import Progress, Split
 from safeset.errors import expected
 from safeset.system.workers import Workers
 
 POINTS_AT_ONCE = 256
 QUANTILES = (0.1, 0.5, 0.9)
+SEEN = (
+    "These points are those of the calibration: about the promised share of them is covered whatever the sets are "
+    "worth, which says nothing of new points. Evaluate on points that neither training nor calibration has seen."
+)
 DELTA = 0.05  # of the bound for the population
 
 
@@ -26,6 +31,7 @@ def evaluate_coverage(
     *,
     per_class: bool = False,
     attack: bool = True,
+    seen: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Coverage and sizes of sets on labelled points, as plain values; a row for ε = 0 and for each other ε.
@@ -33,18 +39,19 @@ def evaluate_coverage(
     Where torch.distributed runs, all processes call it with the same points, share the work, and get the same.
 
     Args:
-        coverage: calibrated with other points.
+        coverage: calibrated, with other points unless they are ``seen``.
         split: points and labels.
         epsilons: radii.
         per_class: also by class.
         attack: whether to attack at all; without it ``under_attack`` is that of unchanged points.
+        seen: whether the calibration was made with these points, which is then among the ``notes``.
         progress: wraps the batches.
 
     Returns:
         ``rows`` with ``epsilon``, ``clean`` (labels in the sets for ε of unchanged points), ``guaranteed`` (those that
         no change within ε gets out of the set), ``under_attack`` (those that the attack does not get out), ``size``
         (its mean), ``size_quantiles``, ``singletons``, and ``classes`` if asked for; ``curve``: what is guaranteed at
-        each ε of sets that are made for ε = 0; and what is promised, in words.
+        each ε of sets that are made for ε = 0; what is promised, in words; and ``notes``, if there are any.
     """
     if not len(split):
         raise expected("at least one point", "none")
@@ -61,6 +68,7 @@ def evaluate_coverage(
             parts = {name: found[split.y.cpu() == label] for label, name in enumerate(names)}
             row["classes"] = {name: _shares(part) for name, part in parts.items() if len(part)}
         rows.append(row)
+    notes = [said for said in (SEEN if seen else "", in_every_set(coverage)) if said]
     return {
         "alpha": float(coverage.alpha),
         "confidence": None if coverage.confidence is None else float(coverage.confidence),
@@ -69,6 +77,7 @@ def evaluate_coverage(
         "calibration_points": len(coverage),
         "thresholds": coverage.thresholds.tolist() if coverage.by_class else float(coverage.thresholds[0]),
         "words": coverage.promise,
+        **({"notes": notes} if notes else {}),
         "rows": rows,
         "curve": fixed._asdict(),
     }
