@@ -227,8 +227,9 @@ def check_layers_of_shift_nets_compute_what_torch_does():
         got = [fused, *torch.autograd.grad(fused.float(), inputs, slope)]
         plain = layers.double()(x.double())
         truth = [plain, *torch.autograd.grad(plain, [x, *layers.parameters()], slope.double())]
-        for one, other in zip(got, truth, strict=True):  # signs near 0 differ in bfloat16
-            assert (one.double() - other).norm() <= 0.05 * other.norm(), (one.double() - other).norm() / other.norm()
+        most = 0.05 if batch * channels > 1000 else 0.2  # signs near 0 differ in bfloat16: of few numbers, one is a lot
+        for one, other in zip(got, truth, strict=True):
+            assert (one.double() - other).norm() <= most * other.norm(), (one.double() - other).norm() / other.norm()
 
 
 def check_shift_nets_train_captured_with_all_that_recipes_offer():
