@@ -109,7 +109,7 @@ def eurosat(*results: dict[str, Any]) -> str:
     return tries("eurosat", *results)
 
 
-TRIES = " ".join(f"beyond/tries/h200-held-out{number}.json" for number in ("", "-2", "-3"))
+TRIES = " ".join(f"beyond/tries/h200-held-out{number}.json" for number in ("", "-2", "-3", "-4"))
 PUBLISHED = " ".join(f"beyond/{data}/*.json" for data in ("acasxu", "cifar100", "eurosat", "tiny-imagenet"))
 TABLES = [
     ("docs/beyond.md", "published-beyond", PUBLISHED, published),

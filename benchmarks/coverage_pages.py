@@ -20,6 +20,7 @@ NETWORKS = {  # of results/coverage: how each is called, and the ε that are sho
     "cifar100-rt5-small": ("CIFAR-100, small", (0.0, 0.141, 0.25)),
     "tiny-imagenet-rt5-small": ("Tiny-ImageNet, small", (0.0, 0.141, 0.25)),
     "cifar100-shift-rt5": ("CIFAR-100, `shift-rt5`", (0.0, 0.141, 0.25)),
+    "tiny-imagenet-shift-rt5": ("Tiny-ImageNet, `shift-rt5`", (0.0, 0.141, 0.25)),
 }
 COMPARED = ("lip-rcp, one constant", "own constants", "centred", "r_1", "soft-min", "fitted")
 
