@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from safeset.errors import UnsupportedLayerError, expected
-from safeset.layers import InvertibleDownsampling, MinMax
+from safeset.layers import InvertibleDownsampling, LinearResidualConv2d, MinMax
 from safeset.layers.min_max import in_front
 from safeset.program.rules import check_untouched
 from safeset.training.gpu.shifts import shift_part
@@ -55,12 +55,12 @@ class Block:
     """A convolution with a bias, MinMax, and perhaps downsampling.
 
     Attributes:
-        layer: the convolution.
+        layer: the convolution, or a linear residual one, whose kernel has the identity in it.
         size: of the squares that become pixels; 1 without downsampling.
         flat: whether a `Flatten` comes next: then the channels of the output lie first in memory, else last.
     """
 
-    layer: nn.Conv2d
+    layer: nn.Conv2d | LinearResidualConv2d
     size: int
     flat: bool
 
@@ -74,6 +74,9 @@ class Block:
     def convolution(self) -> tuple[Any, ...]:
         """Stride, padding, dilation; not transposed; groups: as torch's own functions take them."""
         layer = self.layer
+        if isinstance(layer, LinearResidualConv2d):
+            middle = layer.kernel.shape[2] // 2
+            return (1, 1), (middle, middle), (1, 1), False, (0, 0), 1
         return layer.stride, layer.padding, layer.dilation, False, (0, 0), layer.groups
 
 
@@ -134,15 +137,16 @@ def _plain(layer: nn.Module, kind: type[Kind]) -> TypeGuard[Kind]:
     return type(layer) is kind and not (layer._backward_hooks or layer._backward_pre_hooks)
 
 
-def _fits(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
-    return (
-        _plain(layer, nn.Conv2d)
-        and layer.padding_mode == "zeros"
-        and not isinstance(layer.padding, str)
-        and layer.bias is not None
-        and layer.out_channels % 2 == 0
-        and layer.weight.dtype == torch.float32
-    )
+def _fits(layer: nn.Module) -> TypeGuard[nn.Conv2d | LinearResidualConv2d]:
+    if _plain(layer, nn.Conv2d):
+        zeros = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+        return zeros and _in_halves(layer.weight, layer.bias)
+    return _plain(layer, LinearResidualConv2d) and _in_halves(layer.kernel, layer.bias)
+
+
+def _in_halves(kernel: Tensor, bias: Tensor | None) -> bool:
+    """Whether channels can be compared in pairs, as the passes do it: with biases, in float32."""
+    return bias is not None and len(kernel) % 2 == 0 and kernel.dtype == torch.float32
 
 
 class _Block(torch.autograd.Function):
