@@ -149,7 +149,8 @@ def draw_points(run: Run, recipe: FittedRecipe, source: str | None, progress: Pr
 def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) -> Drawn:
     """All points of the user's own data, unless they are those of the run."""
     if same_source(source, recipe.data.source):
-        remedy = "Leave out --data to use what the run has kept for calibration, or name other points."
+        kept = "Leave out --data to use what the run has kept for calibration, or name other points."
+        remedy = kept if recipe.calibration else "Name points that were not trained on, or train with --calibrate 0.1."
         raise expected("points that the run has not seen", f"{source}: its own training and test data", remedy)
     points = load_own_points(recipe, source, progress)
     known = count_known(points, recipe)
@@ -258,11 +259,14 @@ def read_coverage(run: Run, net: Certifying) -> Coverage | None:
     path = run.calibration
     if not path.exists() and not path.is_symlink():
         return None
+    remedy = f"To calibrate again: safeset calibrate {run.path} --overwrite"
     try:
         found = read_json(path)
+    except ArgumentError as error:  # it names the file
+        raise ArgumentError(f"{error} {remedy}") from None
+    try:
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise expected(f"a calibration of the format {FORMAT!r}", "something else")
         return Coverage.from_record(found.get("coverage"), net)
     except ArgumentError as error:
-        remedy = f"To calibrate again: safeset calibrate {run.path} --overwrite"
         raise ArgumentError(f"In {path}: {error} {remedy}") from None
