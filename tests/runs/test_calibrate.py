@@ -197,10 +197,14 @@ def test_an_unfinished_training_is_not_calibrated(run):
         calibrate_run(run, device="cpu")
 
 
-def test_a_calibration_is_kept_and_goes_with_its_weights(calibrated):
+def test_a_calibration_is_kept_and_goes_with_its_weights(calibrated, monkeypatch):
     with pytest.raises(ArgumentError, match="--overwrite"):
         check_free(calibrated, overwrite=False)
     check_free(calibrated, overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda path, mode: False)
+        with pytest.raises(ArgumentError, match=r"which is not to be written.*calibrate the copy"):
+            check_free(calibrated, overwrite=True)  # before long work
     calibrated.forget_model()
     assert not calibrated.calibration.exists()
 

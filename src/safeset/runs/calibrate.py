@@ -1,6 +1,7 @@
 """The calibration of a run: scores of points that nothing else has seen, and the file that keeps them."""
 
 import hashlib
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -231,11 +232,14 @@ def table_of_points(run: Run) -> dict[str, Any]:
 def check_free(run: Run, overwrite: bool) -> None:
     """Refuse to replace a calibration: thresholds that somebody uses do not change by accident.
 
-    A model that comes with safeset is refused too: nothing is written there.
+    A model that comes with safeset is refused too, and a directory that cannot be written into: before long work.
     """
     if is_shipped(run.path):
-        remedy = "Copy its directory, and calibrate the copy."
+        remedy = "Copy its directory, and calibrate the copy, with points of your own: --data."
         raise expected("a run to write the calibration into", f"{run.path}, which comes with safeset", remedy)
+    if run.path.is_dir() and not os.access(run.path, os.W_OK | os.X_OK):
+        remedy = "Copy its directory, and calibrate the copy."
+        raise expected("a run to write the calibration into", f"{run.path}, which is not to be written", remedy)
     if run.calibration.exists() and not overwrite:
         raise expected(
             "a run without a calibration", f"{run.calibration}, which is there", "To replace it: --overwrite."
