@@ -130,7 +130,7 @@ def test_own_points_are_read_again_where_they_lie(own, tmp_path, monkeypatch):
     record = stored(own)
     write(own, record, scores=[one + 0.01 for one in record["coverage"]["scores"]])
     assert verdicts(own) == (True, ["different"])
-    with pytest.raises(ArgumentError, match="points of your own"):
+    with pytest.raises(ArgumentError, match=r"points of your own.*Leave it out"):
         load_named(trained_run(tmp_path / "other", alpha=0.1), own.read_recipe(), str(tmp_path / "mine.npz"))
 
 
@@ -146,8 +146,10 @@ def test_own_points_that_are_gone_or_changed_are_asked_for(own, tmp_path):
     found, (check,) = checked(own)
     assert (found, check["verdict"]) == (True, "not made again")
     assert "has other points now" in check["said"]
-    assert verdicts(own, named=load_named(own, recipe, str(file))) == (True, ["different"])
-    record = stored(own)
+    record, other = stored(own), load_named(own, recipe, str(file))
+    found, (check,) = checked(own, named=other)
+    assert (found, check["verdict"]) == (True, "different")
+    assert f"has {len(other)} points, not the {record['points']['count']} that" in check["said"]
     for source in (None, 3, "", "a\0b", "x" * 5000):
         write(own, {**record, "points": {**record["points"], "source": source}})
         assert verdicts(own) == (True, ["not made again"])

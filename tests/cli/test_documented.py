@@ -107,6 +107,7 @@ STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"} 
 PRINTED = {
     "calibrate {one}{again}": ["calibrate runs/photos --alpha 0.1"],
     "calibrate {self.path}": ["calibrate runs/photos --alpha 0.1"],
+    "calibrate {run.path}": ["calibrate runs/photos --alpha 0.1"],
     "calibrate {run.path} --overwrite": ["calibrate runs/calibrated --overwrite"],
     "certify {asked.model} PHOTO…": ["certify runs/photos a.jpg b.png"],
     "certify {asked.out} PHOTO…": ["certify runs/photos a.jpg b.png"],

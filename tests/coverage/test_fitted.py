@@ -218,6 +218,12 @@ def test_the_constant_is_above_that_of_every_pair():
     assert mapped.error < 1e-12
 
 
+def test_a_map_shows_itself_in_a_line():
+    """The table has a number for each pair of classes."""
+    shown = LogitMap.of(torch.eye(30, dtype=torch.float64), torch.zeros(30, dtype=torch.float64), 2.5)
+    assert repr(shown) == "LogitMap(30 logits, constant 2.5)"
+
+
 def test_a_fit_is_better_than_the_logits():
     """A net that takes two classes for one another too seldom: the map finds it."""
     generator = torch.Generator().manual_seed(0)

@@ -137,10 +137,22 @@ def test_data_that_has_changed_since_is_refused(run):
         calibrate_run(run, device="cpu")
 
 
+def test_data_with_strange_classes_names_these_and_not_those_that_may_be_missing(run, tmp_path):
+    names = np.array(["0", "1", "two"])
+    np.savez(tmp_path / "few.npz", x=np.zeros((6, 1, 8, 8), np.float32), y=np.arange(6) % 3, class_names=names)
+    recipe, file = run.read_recipe(), str(tmp_path / "few.npz")
+    with pytest.raises(ArgumentError, match=r"3 classes, not among them: two\.$"):
+        draw_points(run, recipe, file)
+    with pytest.raises(ArgumentError, match="3 classes, not among them: two, missing: 2, 3, 4, 5, 6"):
+        load_run_data(recipe, file)
+
+
 def test_the_runs_own_data_is_refused_by_name_and_by_content(run, tmp_path):
     recipe = run.read_recipe()
-    with pytest.raises(ArgumentError, match="its own training and test data"):
+    with pytest.raises(ArgumentError, match=r"its own training and test data.*Leave out --data"):
         draw_points(run, recipe, "digits")
+    with pytest.raises(ArgumentError, match=r"its own training and test data.*train with --calibrate 0\.1"):
+        draw_points(run, replace(recipe, calibration=0.0), "digits")  # nothing was kept: leaving --data out is no help
     whole = digits()
     names = np.array(whole.class_names)
     np.savez(tmp_path / "copy.npz", x=whole.train.x.numpy(), y=whole.train.y.numpy(), class_names=names)
@@ -185,10 +197,14 @@ def test_an_unfinished_training_is_not_calibrated(run):
         calibrate_run(run, device="cpu")
 
 
-def test_a_calibration_is_kept_and_goes_with_its_weights(calibrated):
+def test_a_calibration_is_kept_and_goes_with_its_weights(calibrated, monkeypatch):
     with pytest.raises(ArgumentError, match="--overwrite"):
         check_free(calibrated, overwrite=False)
     check_free(calibrated, overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda path, mode: False)
+        with pytest.raises(ArgumentError, match=r"which is not to be written.*calibrate the copy"):
+            check_free(calibrated, overwrite=True)  # before long work
     calibrated.forget_model()
     assert not calibrated.calibration.exists()
 
@@ -209,8 +225,9 @@ def test_a_calibration_is_kept_and_goes_with_its_weights(calibrated):
 def test_a_calibration_that_does_not_fit_is_an_error_with_its_remedy(calibrated, change):
     changed = change(json.loads(calibrated.calibration.read_text()))
     calibrated.calibration.write_text(changed if isinstance(changed, str) else json.dumps(changed))
-    with pytest.raises(ArgumentError, match=r"In .*calibration\.json: .*safeset calibrate .*run --overwrite"):
+    with pytest.raises(ArgumentError, match=r"calibration\.json.*safeset calibrate .*run --overwrite") as caught:
         read_coverage(calibrated, load(calibrated.path))
+    assert str(caught.value).count("calibration.json") == 1
 
 
 def test_the_command(run):

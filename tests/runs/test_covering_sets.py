@@ -72,6 +72,17 @@ def test_another_level(work):
         records(work, alpha="1")
 
 
+def test_certify_says_why_all_classes_are_in_every_set(work):
+    """A set of all classes is no answer: its reader learns what is missing."""
+    notes = []
+    found = records(work, alpha=0.001, report=notes.append)
+    assert all(len(record["coverage_set"]["classes"]) == 10 for record in found)
+    assert "Of the coverage sets: Every class is in every set: at least 999 points are needed." in notes
+    notes.clear()
+    records(work, report=notes.append)
+    assert not any("coverage sets" in note for note in notes)
+
+
 def test_a_level_without_a_calibration_names_the_command(tmp_path, work):
     run = trained_run(tmp_path)
     some = [str(work / "some.npz")]

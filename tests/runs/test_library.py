@@ -70,6 +70,9 @@ def test_certify_and_the_listing(work, before, unchanged):
     output, _ = safeset("certify", NAME, "point.npz", "--json", cwd=work, before=before)
     assert "certified" in json.loads(output)
     assert f"Trained:   {NAME}" in safeset("models", cwd=work, before=before)[0]
+    _, errors = safeset("certify", NAME, "point.npz", "--alpha", "0.1", cwd=work, before=before, code=1)
+    assert "calibrate the copy" in errors  # a calibration of the model itself would be refused
+    assert "safeset calibrate" not in errors
     _, errors = safeset("certify", "blobs2d/rt3", "point.npz", cwd=work, before=before, code=1)
     assert "Did you mean 'blobs2d/rt2'?" in errors
     _, errors = safeset(

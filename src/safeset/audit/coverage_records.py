@@ -7,7 +7,7 @@ from safeset.audit.records import DIFFERENT, ELSEWHERE, GONE, NO_TIME, SAME, UNK
 from safeset.coverage.coverage import Coverage
 from safeset.coverage.record import from_values
 from safeset.data.dataset import Dataset, Progress, Split
-from safeset.errors import ArgumentError, SafesetError, expected
+from safeset.errors import ArgumentError, SafesetError, counted, expected
 from safeset.nets.frozen import FrozenNet
 from safeset.numerics.integers import OutOfTimeError
 from safeset.recipes.recipe import FittedRecipe
@@ -77,7 +77,8 @@ def load_named(run: Run, recipe: FittedRecipe, source: str, progress: Progress |
     about = table_of_points(run)
     if not run.calibration.exists() or (about and OWN not in about):
         got = "points that the run has kept" if about else "none"
-        raise expected("--calibration-data for a calibration that was made with points of your own", got)
+        remedy = "Leave it out: an audit finds these by itself." if about else f"First: safeset calibrate {run.path}"
+        raise expected("--calibration-data for a calibration that was made with points of your own", got, remedy)
     return load_own_points(recipe, source, progress)
 
 
@@ -109,7 +110,8 @@ def _find_points(run: Run, recipe: FittedRecipe, count: int, named: Split | None
         return _check(GONE, f"{said}; to name them: --calibration-data FILE")
     if points.digest() != digest:
         if named is not None:
-            return _check(DIFFERENT, "the points of --calibration-data are not those that it says it has")
+            got = counted(len(points), "point")
+            return _check(DIFFERENT, f"--calibration-data has {got}, not the {count:,} that it says it has")
         return _check(GONE, f"{shown} has other points now; to name its own: --calibration-data FILE")
     known = count_known(points, recipe) or 0
     if known > MOST_KNOWN * len(points):

@@ -56,6 +56,9 @@ class LogitMap:
     shift: Tensor
     constant: float
 
+    def __repr__(self) -> str:
+        return f"LogitMap({len(self.shift)} logits, constant {self.constant:.4g})"
+
     @classmethod
     def of(cls, matrix: Tensor, shift: Tensor, constant: float = LARGEST_CONSTANT) -> "LogitMap":
         """The nearest one with rows that sum to 0: entries to 20 bits of the largest; the diagonal takes the rest."""

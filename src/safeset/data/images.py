@@ -213,7 +213,8 @@ def _decode(
     if bad and not skip_bad:
         reasons = first_few([f"{files[place][0]}: {reason}" for place, reason in bad])
         raise BadFilesError(
-            f"Expected images, but got {counted(len(bad), 'bad file')}: {reasons}. Use --skip-bad to leave them out."
+            f"Expected images, but got {counted(len(bad), 'bad file')}: {reasons}. "
+            "Mend them, or leave them out: train --skip-bad."
         )
     good = [(place, each) for place, each in enumerate(found) if not isinstance(each, str)]
     if not good:

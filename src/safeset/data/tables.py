@@ -142,7 +142,7 @@ def _check_rows(numbers: list[list[float]], bad: list[str], skip_bad: bool, path
     """Raise an error for bad rows, or warn of those that are left out."""
     if bad and not skip_bad:
         got = f"{len(bad)} bad: {first_few(bad)}"
-        remedy = "Use --skip-bad to leave them out; --label names the column of labels."
+        remedy = "Mend them, or leave them out: train --skip-bad; --label there names the column of labels."
         raise expected(f"numbers in every row of {path}", got, remedy)
     if bad:
         warnings.warn(f"{counted(len(bad), 'row')} of {path} left out: {first_few(bad)}.", DataWarning, stacklevel=3)

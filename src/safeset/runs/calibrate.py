@@ -1,6 +1,7 @@
 """The calibration of a run: scores of points that nothing else has seen, and the file that keeps them."""
 
 import hashlib
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -149,7 +150,8 @@ def draw_points(run: Run, recipe: FittedRecipe, source: str | None, progress: Pr
 def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) -> Drawn:
     """All points of the user's own data, unless they are those of the run."""
     if same_source(source, recipe.data.source):
-        remedy = "Leave out --data to use what the run has kept for calibration, or name other points."
+        kept = "Leave out --data to use what the run has kept for calibration, or name other points."
+        remedy = kept if recipe.calibration else "Name points that were not trained on, or train with --calibrate 0.1."
         raise expected("points that the run has not seen", f"{source}: its own training and test data", remedy)
     points = load_own_points(recipe, source, progress)
     known = count_known(points, recipe)
@@ -230,11 +232,14 @@ def table_of_points(run: Run) -> dict[str, Any]:
 def check_free(run: Run, overwrite: bool) -> None:
     """Refuse to replace a calibration: thresholds that somebody uses do not change by accident.
 
-    A model that comes with safeset is refused too: nothing is written there.
+    A model that comes with safeset is refused too, and a directory that cannot be written into: before long work.
     """
     if is_shipped(run.path):
-        remedy = "Copy its directory, and calibrate the copy."
+        remedy = "Copy its directory, and calibrate the copy, with points of your own: --data."
         raise expected("a run to write the calibration into", f"{run.path}, which comes with safeset", remedy)
+    if run.path.is_dir() and not os.access(run.path, os.W_OK | os.X_OK):
+        remedy = "Copy its directory, and calibrate the copy."
+        raise expected("a run to write the calibration into", f"{run.path}, which is not to be written", remedy)
     if run.calibration.exists() and not overwrite:
         raise expected(
             "a run without a calibration", f"{run.calibration}, which is there", "To replace it: --overwrite."
@@ -258,11 +263,14 @@ def read_coverage(run: Run, net: Certifying) -> Coverage | None:
     path = run.calibration
     if not path.exists() and not path.is_symlink():
         return None
+    remedy = f"To calibrate again: safeset calibrate {run.path} --overwrite"
     try:
         found = read_json(path)
+    except ArgumentError as error:  # it names the file
+        raise ArgumentError(f"{error} {remedy}") from None
+    try:
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise expected(f"a calibration of the format {FORMAT!r}", "something else")
         return Coverage.from_record(found.get("coverage"), net)
     except ArgumentError as error:
-        remedy = f"To calibrate again: safeset calibrate {run.path} --overwrite"
         raise ArgumentError(f"In {path}: {error} {remedy}") from None

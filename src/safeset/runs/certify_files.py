@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from safeset.coverage.ranks import as_level
+from safeset.coverage.words import in_every_set
 from safeset.data.decoding import colour
 from safeset.data.points import Point, read_points
 from safeset.errors import expected
@@ -57,7 +58,8 @@ def certify_files(
         network: as for `load`.
         device: such as ``"cuda"``.
         stdin: what ``-`` stands for.
-        report: is called at the end with an explanation, where hardly anything was certified.
+        report: is called at the end with an explanation, where classes are in every coverage set, and where hardly
+            anything was certified.
         proofs: a list to which proofs of the certified points are added (`Certificate.proof`), with their names.
         alpha: how often the true class may be missing from the sets that cover; by default as it was calibrated.
     """
@@ -100,5 +102,7 @@ def certify_files(
             read += "problem" not in record
             proved += record.get("certified", False)
             yield record
+    if report and coverage is not None and workers.first and (always := in_every_set(coverage)):
+        report(f"Of the coverage sets: {always}")
     if report and examined and proved < HARDLY * read:
         report(str(net.diagnose(torch.from_numpy(np.stack(examined)).to(net.device), **options)))

@@ -47,8 +47,10 @@ def load_whole(
         points = _renumbered(points, task.class_names)
     if points.input_shape != task.input_shape or points.class_names != task.class_names:
         got = f"{points.input_shape} and {len(points.class_names)} classes"
-        names = sorted(set(points.class_names) ^ set(task.class_names))
-        also = f", other names: {', '.join(names[:5])}" if names else ""
+        strange = sorted(set(points.class_names) - set(task.class_names))
+        missing = [] if some_classes else sorted(set(task.class_names) - set(points.class_names))
+        also = f", not among them: {', '.join(strange[:5])}" if strange else ""
+        also += f", missing: {', '.join(missing[:5])}" if missing else ""
         raise expected(f"data as trained on: {task.input_shape} and {len(task.class_names)} classes", got + also)
     check_fits(points, task.units, task.range, columns=source is not None)
     return points
