@@ -59,6 +59,19 @@ def as_number(value: Any) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
+def as_written(value: Any) -> int | float | Fraction | None:
+    """The same, but integers and fractions, which float64 may round, as they are: to be compared exactly.
+
+    >>> as_written(2**53 + 1), as_written(np.int64(2**53 + 1)), as_written(0.5)
+    (9007199254740993, 9007199254740993, 0.5)
+    """
+    number = as_number(value)
+    if number is None:
+        return None
+    exact = value.item() if isinstance(value, Tensor | np.ndarray | np.generic) else value
+    return exact if isinstance(exact, int | Fraction) else number
+
+
 def check_epsilon(epsilon: object) -> float:
     """ε as a float, if it can be a radius."""
     radius = as_number(epsilon)

@@ -5,15 +5,18 @@ import json
 import numpy as np
 import pytest
 
-from helpers.calibrated import trained_run
+from helpers.calibrated import TABLE, trained_run
 from helpers.commands import safeset
 from safeset import ArgumentError, load
+from safeset import train as safeset_train
 from safeset.audit.audit import audit_run
 from safeset.audit.coverage_records import find_calibration, load_named
+from safeset.audit.records import OPEN
 from safeset.coverage.checks import coarse
 from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.runs.calibrate import OWN, calibrate_run, draw_points, write_calibration
+from safeset.runs.run import Run
 
 
 def checked(run, **named):
@@ -171,6 +174,56 @@ def test_points_of_the_run_are_not_the_users_own(own, tmp_path):
     found, (check,) = checked(run)
     assert (found, check["verdict"]) == (True, "different")
     assert "200 of its 200 points are in the data of the run" in check["said"]
+
+
+def digits_run(folder):
+    """A run on digits in a file of its own, of which 200 points are for training."""
+    train, names = digits().train, np.array(digits().class_names)
+    x, y = train.x.numpy(), train.y.numpy()
+    np.savez(folder / "own.npz", x=x[:200], y=y[:200], x_test=x[200:300], y_test=y[200:300], class_names=names)
+    table = {**TABLE, "data": {"source": str(folder / "own.npz")}, "calibration": 0.0, "epochs": 20}
+    safeset_train(table, out=folder / "digits", device="cpu", progress=False)
+    return Run(folder / "digits")
+
+
+def with_own(run, folder, places):
+    """Calibrated with some of the training points of digits: those of the run are the first 200."""
+    train, names = digits().train, np.array(digits().class_names)
+    np.savez(folder / "mine.npz", x=train.x[places].numpy(), y=train.y[places].numpy(), class_names=names)
+    write_calibration(run, calibrate_run(run, source=str(folder / "mine.npz"), device="cpu")[1])
+
+
+@pytest.mark.filterwarnings("ignore::safeset.errors.DataWarning")
+def test_points_that_were_trained_on_are_not_passed(tmp_path):
+    """Half of a calibration, each point with a score of training: the sets hold the true class too rarely."""
+    run = digits_run(tmp_path)
+    with_own(run, tmp_path, [*range(300, 400)])
+    assert verdicts(run) == (True, ["same"])
+    with_own(run, tmp_path, [*range(40), *range(300, 400)])
+    found, (check,) = checked(run)
+    assert (found, check["verdict"]) == (True, "points trained on")
+    assert check["said"] == "40 of its 140 points are in the training data too"
+    assert "in the training data too" in OPEN["points trained on"]  # which is never passed
+    record = stored(run)
+    write(run, record, poisoned=39)
+    assert verdicts(run) == (True, ["points trained on"])
+    write(run, record, poisoned=40)  # as an attacker's they are allowed for
+    assert verdicts(run) == (True, ["same"])
+    with_own(run, tmp_path, [*range(200, 240), *range(300, 400)])  # of the test: nobody trained on them
+    assert verdicts(run) == (True, ["same"])
+
+
+@pytest.mark.filterwarnings("ignore::safeset.errors.DataWarning")
+def test_points_that_cannot_be_compared_are_not_passed(tmp_path):
+    """An audit on other data: those of the run are hidden, and the calibration is made of them."""
+    run = digits_run(tmp_path)
+    (tmp_path / "own.npz").rename(tmp_path / "hidden.npz")
+    with_own(run, tmp_path, [*range(150)])
+    assert stored(run)["points"][OWN] == "not compared"
+    assert verdicts(run) == (True, ["not compared"])
+    assert "not known whether its points were trained on" in OPEN["not compared"]  # which is never passed
+    (tmp_path / "hidden.npz").rename(tmp_path / "own.npz")
+    assert verdicts(run) == (True, ["different"])
 
 
 def test_coverage_without_its_calibration_is_not_passed(tmp_path):

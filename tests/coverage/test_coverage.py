@@ -349,6 +349,15 @@ def test_epsilon_is_rounded_up():
     assert Fraction(1 / 3) < Fraction(1, 3)  # the nearest number is below
     assert radius_above(Fraction(1, 3)) == math.nextafter(1 / 3, 1)
     assert radius_above(0.25) == 0.25
+    large = 2**53 + 1  # which float64 rounds down, whatever holds it
+    for each in (
+        large,
+        np.int64(large),
+        np.array([large]),
+        torch.tensor(large),
+        np.array(Fraction(large), dtype=object),
+    ):
+        assert radius_above(each) == 2.0**53 + 2
     assert bool((third >= coverage.scores(x, epsilon=1 / 3)).all())
     (radius,) = coverage.curve(x, y, [Fraction(1, 3)]).epsilons
     assert Fraction(radius) >= Fraction(1, 3)

@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 from itertools import combinations, permutations
 
 import numpy as np
@@ -63,6 +64,16 @@ def test_answers_hold_no_costly_confusion():
 def test_matrices_of_any_kind(kind):
     assert Affinity.from_costs(kind(COSTS), most=1) == Affinity([[0, 1], [1, 2]])
     assert Affinity.from_costs(kind(COSTS), most=kind([0.5])[0]) == Affinity([[0], [1], [2]])
+
+
+@pytest.mark.parametrize("least", [2**53, Fraction(1, 3)])
+def test_costs_just_above_the_limit_are_too_costly(least):
+    """In float64 they are the limit itself."""
+    more = least + Fraction(1, 2**60) if isinstance(least, Fraction) else least + 1
+    assert float(more) == float(least)
+    matrix = [[0, least, more], [least, 0, least], [least, least, 0]]
+    for each in (matrix, np.array(matrix)):
+        assert Affinity.from_costs(each, most=least) == Affinity([[0, 1], [1, 2]])
 
 
 def test_names_and_indices():

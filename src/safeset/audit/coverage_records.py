@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from safeset.audit.records import DIFFERENT, ELSEWHERE, GONE, NO_TIME, SAME, UNKNOWN, Check, within
+from safeset.audit.records import DIFFERENT, ELSEWHERE, GONE, NO_TIME, SAME, SEEN, UNKNOWN, UNSEEN, Check, within
 from safeset.coverage.coverage import Coverage
 from safeset.coverage.record import from_values
 from safeset.data.dataset import Dataset, Progress, Split
@@ -65,7 +65,10 @@ def find_calibration(
         one == other and math.isclose(was, now, rel_tol=CLOSE, abs_tol=CLOSE)
         for (one, was), (other, now) in zip(same, found, strict=True)
     )
-    return coverage, [_check(SAME) if holds else _check(DIFFERENT, "its points have other scores now")]
+    seen = _trained_on(points, run, recipe, coverage)
+    if holds or seen["verdict"] == DIFFERENT:
+        return coverage, [seen]
+    return coverage, [_check(DIFFERENT, "its points have other scores now")]
 
 
 def load_named(run: Run, recipe: FittedRecipe, source: str, progress: Progress | None = None) -> Split:
@@ -113,10 +116,21 @@ def _find_points(run: Run, recipe: FittedRecipe, count: int, named: Split | None
             got = counted(len(points), "point")
             return _check(DIFFERENT, f"--calibration-data has {got}, not the {count:,} that it says it has")
         return _check(GONE, f"{shown} has other points now; to name its own: --calibration-data FILE")
-    known = count_known(points, recipe) or 0
-    if known > MOST_KNOWN * len(points):
-        return _check(DIFFERENT, f"{known:,} of its {len(points):,} points are in the data of the run")
     return points
+
+
+def _trained_on(points: Split, run: Run, recipe: FittedRecipe, coverage: Coverage) -> Check:
+    """Whether points of the user's own were trained on; as few as may be an attacker's do no harm."""
+    if OWN not in table_of_points(run):
+        return _check(SAME)
+    known = count_known(points, recipe)
+    if known is None:
+        return _check(UNSEEN)
+    if known.anywhere > MOST_KNOWN * len(points):
+        return _check(DIFFERENT, f"{known.anywhere:,} of its {len(points):,} points are in the data of the run")
+    if known.trained > coverage.poison:
+        return _check(SEEN, f"{known.trained:,} of its {len(points):,} points are in the training data too")
+    return _check(SAME)
 
 
 def _check(verdict: str, said: str = "") -> Check:

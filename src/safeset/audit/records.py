@@ -23,12 +23,15 @@ from safeset.system.untrusted import read_json
 
 SAME, DIFFERENT, UNKNOWN, NO_TIME = "same", "different", "not stored", "no time"
 ELSEWHERE, OTHER, GONE = "made elsewhere", "other data", "not made again"
+SEEN, UNSEEN = "points trained on", "not compared"
 OPEN = {  # what is neither right nor wrong, in words
     UNKNOWN: "not stored",
     NO_TIME: "no time to evaluate all test data again",
     ELSEWHERE: "made on another kind of device, and not the same here: evaluate the run here, or audit it there",
     OTHER: "stored of other data than is audited",
     GONE: "not made again, because the points that it was made with were not found",
+    SEEN: "points of it are in the training data too; if they are the same things, sets hold the true class too rarely",
+    UNSEEN: "not known whether its points were trained on, because the data of the run was not found",
 }
 CLOSE, FAR = 1e-6, 0.05  # bounds of the same way of proving, and of others
 EDGE = 2e-3  # of points that another device may see on the other side of a radius

@@ -10,7 +10,7 @@ from torch import Tensor
 from safeset.coverage.ranks import as_level
 from safeset.coverage.scores import Geometry, Score
 from safeset.errors import expected
-from safeset.inputs import Numbers, as_tensor, check_epsilon
+from safeset.inputs import Numbers, as_tensor, as_written, check_epsilon
 from safeset.numerics.directed import up
 from safeset.numerics.strict import strict_arithmetic
 from safeset.program.program import Program
@@ -80,8 +80,8 @@ def check_net(program: Program, proved: float, wanted: Program, scale: float) ->
 
 def radius_above(epsilon: Any) -> float:
     """ε as a float64 that is at least as large."""
-    radius = check_epsilon(epsilon)
-    return up(radius) if isinstance(epsilon, int | Fraction) and Fraction(radius) < epsilon else radius
+    radius, exact = check_epsilon(epsilon), as_written(epsilon)
+    return up(radius) if exact is not None and Fraction(radius) < exact else radius
 
 
 def check_confidence(confidence: Any) -> Fraction | None:

@@ -1,11 +1,12 @@
 """What confusions cost, as groups of classes: the largest in which every confusion is cheap, in both directions."""
 
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
 from safeset.errors import expected
 from safeset.guarantees.merging import sets_of
-from safeset.inputs import as_number
+from safeset.inputs import as_written
 
 
 def cheap_groups(matrix: Any, most: Any) -> list[tuple[int, ...]]:
@@ -19,7 +20,7 @@ def cheap_groups(matrix: Any, most: Any) -> list[tuple[int, ...]]:
     >>> cheap_groups([[0, 1, 2], [1, 0, 1], [9, 1, 0]], most=1)
     [(0, 1), (1, 2)]
     """
-    rows, limit = _rows(matrix), as_number(most)
+    rows, limit = _rows(matrix), as_written(most)
     if limit is None or not limit >= 0:
         raise expected("`most`, the largest cost that is accepted, to be a number ≥ 0", repr(most))
     cheap = {
@@ -28,14 +29,14 @@ def cheap_groups(matrix: Any, most: Any) -> list[tuple[int, ...]]:
         if rows[one][other] <= limit and rows[other][one] <= limit
     }
     if len(cheap) == len(rows) * (len(rows) - 1) // 2:
-        got = f"none that costs more than {limit:g}"
+        got = f"none that costs more than {str(most)[:40]}"
         remedy = "All classes would be together, which would promise nothing: lower `most`."
         raise expected("some confusion that is too costly", got, remedy)
     alone = set(range(len(rows))) - {each for pair in cheap for each in pair}
     return sorted([*sets_of(cheap), *((each,) for each in alone)])
 
 
-def _rows(matrix: Any) -> list[list[float]]:
+def _rows(matrix: Any) -> list[list[int | float | Fraction]]:
     """The numbers of a square matrix, those on the diagonal 0."""
     given = matrix.tolist() if hasattr(matrix, "tolist") else matrix
     listed = isinstance(given, list | tuple) and all(isinstance(row, list | tuple) for row in given)
@@ -48,8 +49,8 @@ def _rows(matrix: Any) -> list[list[float]]:
     ]
 
 
-def _cost(given: Any, row: int, column: int) -> float:
-    cost = as_number(given)
+def _cost(given: Any, row: int, column: int) -> int | float | Fraction:
+    cost = as_written(given)  # compared as it is: rounded, a cost just above the limit could be at it
     if cost is None or not cost >= 0:
         where = f"{given!r} in row {row}, column {column}"
         raise expected("costs to be numbers ≥ 0, `inf` for what must never happen", where)

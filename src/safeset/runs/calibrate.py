@@ -12,7 +12,7 @@ from torch import nn
 from safeset.coverage.coverage import Coverage
 from safeset.coverage.fit import ENOUGH, fit_logits
 from safeset.coverage.logit_map import LogitMap
-from safeset.data.dataset import CALIBRATION_SEED, Dataset, Progress, Split
+from safeset.data.dataset import CALIBRATION_SEED, Dataset, Progress, Split, draw_apart
 from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, expected
 from safeset.inputs import as_device
 from safeset.nets.certifying import Certifying
@@ -47,6 +47,18 @@ class Drawn(NamedTuple):
     source: str
     how: str
     known: int | None
+
+
+class Known(NamedTuple):
+    """How many of some points a run's own data has too.
+
+    Attributes:
+        anywhere: in its training or test data.
+        trained: among what was trained on, or chosen with: not those that the run has kept for calibration.
+    """
+
+    anywhere: int
+    trained: int
 
 
 def calibrate_run(
@@ -154,7 +166,8 @@ def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) ->
         remedy = kept if recipe.calibration else "Name points that were not trained on, or train with --calibrate 0.1."
         raise expected("points that the run has not seen", f"{source}: its own training and test data", remedy)
     points = load_own_points(recipe, source, progress)
-    known = count_known(points, recipe)
+    found = count_known(points, recipe)
+    known = found and found.anywhere
     if known and known > MOST_KNOWN * len(points):
         got = f"{source}: {known:,} of {len(points):,} points are in the data of the run"
         raise expected("points that the run has not seen", got, "Name points that were not trained on.")
@@ -186,14 +199,17 @@ def joined(splits: Sequence[Split]) -> Split:
     return Split(torch.cat([one.x for one in splits]), torch.cat([one.y for one in splits]))
 
 
-def count_known(points: Split, recipe: FittedRecipe) -> int | None:
+def count_known(points: Split, recipe: FittedRecipe) -> Known | None:
     """How many points the run's own data has too, number by number; None where it cannot be loaded."""
     try:
         own = load_whole(recipe)
     except (SafesetError, OSError):
         return None
-    seen = {one for split in (own.train, own.test) for one in _digests(split)}
-    return sum(one in seen for one in _digests(points))
+    train, given = _digests(own.train), _digests(points)
+    every = {*train, *_digests(own.test)}
+    stay = draw_apart(len(train), recipe.calibration)[0].tolist() if recipe.calibration else range(len(train))
+    trained = {train[place] for place in stay}
+    return Known(sum(one in every for one in given), sum(one in trained for one in given))
 
 
 def _digests(split: Split) -> list[bytes]:
