@@ -203,7 +203,7 @@ def test_a_calibration_is_kept_and_goes_with_its_weights(calibrated, monkeypatch
     check_free(calibrated, overwrite=True)
     with monkeypatch.context() as patch:
         patch.setattr("os.access", lambda path, mode: False)
-        with pytest.raises(ArgumentError, match=r"which is not to be written.*calibrate the copy"):
+        with pytest.raises(ArgumentError, match=r"which cannot be written into.*calibrate the copy"):
             check_free(calibrated, overwrite=True)  # before long work
     calibrated.forget_model()
     assert not calibrated.calibration.exists()

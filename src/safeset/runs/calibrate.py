@@ -255,7 +255,7 @@ def check_free(run: Run, overwrite: bool) -> None:
         raise expected("a run to write the calibration into", f"{run.path}, which comes with safeset", remedy)
     if run.path.is_dir() and not os.access(run.path, os.W_OK | os.X_OK):
         remedy = "Copy its directory, and calibrate the copy."
-        raise expected("a run to write the calibration into", f"{run.path}, which is not to be written", remedy)
+        raise expected("a run to write the calibration into", f"{run.path}, which cannot be written into", remedy)
     if run.calibration.exists() and not overwrite:
         raise expected(
             "a run without a calibration", f"{run.calibration}, which is there", "To replace it: --overwrite."
