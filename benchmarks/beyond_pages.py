@@ -1,6 +1,7 @@
 """The tables of docs/beyond.md, from results/beyond: what is published, and every try with its price."""
 
 import statistics
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -109,10 +110,34 @@ def eurosat(*results: dict[str, Any]) -> str:
     return tries("eurosat", *results)
 
 
+def affinity_losses(result: dict[str, Any]) -> str:
+    """Means and standard deviations over seeds."""
+    lines = []
+    for form in dict.fromkeys(row["form"] for row in result["rows"]):
+        own = [row for row in result["rows"] if row["form"] == form]
+
+        def cell(way: str, name: str, digits: int = 3, own: list[dict[str, Any]] = own) -> str:
+            values = [row[way][name] for row in own]
+            spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 and name == "vra" else ""
+            return f"{statistics.fmean(values):.{digits}f}{spread}"
+
+        sizes = f"{cell('joint', 'set_size', 2)}, {cell('joint', 'smallest_set_size', 2)}"
+        cells = [
+            *(cell(way, "vra") for way in ("uniform", "joint")),
+            cell("joint", "rejection_rate"),
+            cell("joint", "top1"),
+            sizes,
+        ]
+        lines.append([form, *cells])
+    header = ["loss", "uniform", "joint", "rejected, joint", "top-1", "classes in an answer, joint: largest, smallest"]
+    return markdown(header, lines)
+
+
 TRIES = " ".join(f"beyond/tries/h200-held-out{number}.json" for number in ("", "-2", "-3", "-4"))
 PUBLISHED = " ".join(f"beyond/{data}/*.json" for data in ("acasxu", "cifar100", "eurosat", "tiny-imagenet"))
-TABLES = [
+TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/beyond.md", "published-beyond", PUBLISHED, published),
     ("docs/beyond.md", "tries-cifar100", TRIES, cifar100),
     ("docs/beyond.md", "tries-eurosat", TRIES, eurosat),
+    ("docs/beyond.md", "affinity-losses", "affinity/losses.json", affinity_losses),
 ]
