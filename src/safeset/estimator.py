@@ -18,7 +18,7 @@ from safeset.coverage.ranks import as_level
 from safeset.data.dataset import CALIBRATION_SEED, Dataset, Split
 from safeset.errors import DataWarning, UnitsWarning, expected
 from safeset.guarantees.guarantee import Guarantee
-from safeset.inputs import as_count, as_number, one_epsilon
+from safeset.inputs import as_count, as_number, given_epsilon
 from safeset.models import mlp
 from safeset.recipes.defaults import TABLE_EPSILON
 from safeset.recipes.recipe import OWN_DATA, Recipe
@@ -183,9 +183,7 @@ class SafesetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if prefer != "smallest":
                 raise expected("`prefer` for certified sets alone", "sets that cover", "Take certify(X, prefer=…).")
             measured = self.coverage_.net.measure(self._points(X))
-            one_epsilon(epsilon, eps, self.epsilon)
-            radius = next(each for each in (epsilon, eps, self.epsilon) if each is not None)  # a fraction as it is
-            sets = self.coverage_.at(level).sets(measured, radius)
+            sets = self.coverage_.at(level).sets(measured, given_epsilon(epsilon, eps, self.epsilon))
             return self._labels(measured.logits.argmax(dim=1)), sets.cpu().numpy()
         found = self.certify(X, epsilon=epsilon, eps=eps, prefer=prefer)
         return self._labels(found.ranking[:, 0]), found.whole.cpu().numpy()

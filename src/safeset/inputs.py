@@ -86,12 +86,22 @@ def one_epsilon(epsilon: object, eps: object, default: float | None = None) -> f
     >>> one_epsilon(None, 0.1), one_epsilon(0.1, 0.1), one_epsilon(None, None, 0.3)
     (0.1, 0.1, 0.3)
     """
-    given = [check_epsilon(each) for each in (epsilon, eps) if each is not None]
-    if len(set(given)) > 1:
-        raise expected("one radius: `eps` is `epsilon`", f"epsilon={given[0]:g} and eps={given[1]:g}", "Give one.")
+    return check_epsilon(given_epsilon(epsilon, eps, default))
+
+
+def given_epsilon(epsilon: object, eps: object, default: float | None = None) -> Any:
+    """The same as it was given, for whoever rounds it in a direction of their own.
+
+    >>> given_epsilon(None, Fraction(1, 3))
+    Fraction(1, 3)
+    """
+    given = [each for each in (epsilon, eps) if each is not None]
+    radii = [check_epsilon(each) for each in given]
+    if len(set(radii)) > 1:
+        raise expected("one radius: `eps` is `epsilon`", f"epsilon={radii[0]:g} and eps={radii[1]:g}", "Give one.")
     if not given and default is None:
         raise expected("`epsilon`, the radius of the ball in the units of the network's input", "none")
-    return given[0] if given else check_epsilon(default)
+    return given[0] if given else default
 
 
 def check_shape(shape: object) -> tuple[int, ...]:

@@ -1,21 +1,15 @@
 """A head's loss in one pass: which there are, and by Triton's interpreter that it is the loss."""
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 import torch
 
+from helpers.interpreter import needs_triton, words_of
 from safeset.guarantees import parse
 from safeset.guarantees.contract import Guarantee
 from safeset.recipes.sections import Loss
 from safeset.training.gpu.head import as_words, one_pass
 
 CPU = torch.device("cpu")
-HELPERS = Path(__file__).parents[1]
 
 
 class Own(Guarantee):
@@ -59,10 +53,6 @@ def test_sets_as_words():
     assert bits.equal(sets)
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which comes with torch for GPUs")
+@needs_triton
 def test_by_the_interpreter():
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([*sys.path, str(HELPERS)])}
-    command = [sys.executable, str(HELPERS / "helpers" / "heads.py")]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr[-2000:]
-    assert found.stdout.split() == ["66", "18"]  # comparisons, and losses that are not finite
+    assert words_of("heads.py") == ["66", "18"]  # comparisons, and losses that are not finite

@@ -1,20 +1,14 @@
 """The power method in few kernels: by torch, and by Triton's interpreter, it is the power method."""
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 import torch
 
+from helpers.interpreter import needs_triton, words_of
 from helpers.power_methods import compare_batched, compare_power_methods
 from safeset.lipschitz.power_method import iterated_by, power_method
 from safeset.training.gpu.lengths import few_kernels, lengths
 
 CPU = torch.device("cpu")
-HELPERS = Path(__file__).parents[1]
 
 
 def test_norms_vectors_and_gradients_are_those_of_the_power_method():
@@ -49,10 +43,6 @@ def test_it_stands_in_only_while_it_is_asked_for():
     assert len(calls) == 1
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which comes with torch for GPUs")
+@needs_triton
 def test_by_the_interpreter():
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([*sys.path, str(HELPERS)])}
-    command = [sys.executable, str(HELPERS / "helpers" / "power_methods.py")]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr[-2000:]
-    assert found.stdout.split() == ["48", "3"]
+    assert words_of("power_methods.py") == ["48", "3"]
