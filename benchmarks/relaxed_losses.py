@@ -50,11 +50,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    started = time.perf_counter()
+    started, begun_at = time.perf_counter(), commit()
     rows = measure(given.epochs, given.seeds)
     about = {
         "command": f"python benchmarks/relaxed_losses.py {shlex.join(sys.argv[1:])}".strip(),
-        "commit": commit(),
+        "commit": begun_at,
         "recipe": RECIPE,
         "changes": {"epochs": given.epochs, "sizes": SIZES},
         "points": "a tenth of the training points, held out",
