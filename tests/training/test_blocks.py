@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from safeset import ArgumentError, CertifiedNet, Recipe, create_model
+from safeset import ArgumentError, CertifiedNet, Recipe, create_model, list_models
 from safeset.data.dataset import Split
 from safeset.data.embedded import digits
 from safeset.layers import InvertibleDownsampling, MinMax
@@ -110,6 +110,16 @@ def test_products_in_bfloat16():
     assert got.dtype == torch.float32
     assert 0 < relative([got], [network(x)]) < 0.05
     assert relative([got], [wanted]) < 0.05
+
+
+@pytest.mark.parametrize("name", [name for name in list_models() if "mlp" not in name and name[-2:] not in ("-m", "-l")])
+def test_every_network_for_images_has_products_in_bfloat16(name):
+    network = create_model(name, input_shape=(3, 16, 16), classes=5)
+    x = torch.rand(7, 3, 16, 16)
+    with halves():
+        found = [network(x), InBlocks(network, half=True, shifts=True)(x)]
+    assert all(each.dtype == torch.float32 for each in found)
+    assert all(relative([each], [network(x)]) < 0.05 for each in found)
 
 
 def test_what_is_not_plain_stays_as_it_is():

@@ -28,8 +28,10 @@ def _half(*args: Any, **kwargs: Any) -> Tensor:
     return torch.conv2d(*halved, **kwargs)
 
 
-def _whole(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return torch.nn.functional.linear(x.float(), *args, **kwargs)
+def _whole(*args: Any, **kwargs: Any) -> Tensor:
+    # Layers that take their weights in the precision of what comes in have them in bfloat16 after a convolution.
+    whole: list[Any] = [each.float() if isinstance(each, Tensor) else each for each in args]
+    return torch.nn.functional.linear(*whole, **kwargs)
 
 
 def _convolve(
