@@ -175,7 +175,7 @@ def compare_coverage(
         by_class = any("classes" in row for row in stored["rows"])
         found = plain(
             evaluate_coverage(
-                coverage, data.test, radii, per_class=by_class, attack=False, progress=within(seconds, progress)
+                coverage, data.test, radii, per_class=by_class, attacked=[], progress=within(seconds, progress)
             )
         )
         if any(stored[name] != found[name] for name in ABOUT):

@@ -14,14 +14,12 @@ SHARES = {
 }
 
 
-def coverage_section(
-    found: dict[str, Any], own: dict[str, Any] | None, *, epsilon: float, units: str, kind: str
-) -> Html:
+def coverage_section(found: dict[str, Any], *, epsilon: float, units: str, kind: str) -> Html:
     """What is promised, what is found of it, and two pictures: shares of labels in the sets, and sizes.
 
     Args:
-        found: what `evaluate_coverage` gives, with a row for each ε of the curves.
-        own: the same at ε = 0 and the run's own ε, with an attack and by class.
+        found: what `evaluate_coverage` gives, with a row for each ε of the curves, by class, and an attack at the run's
+            own ε.
         epsilon: the run's own.
         units: of ε, with the norm.
         kind: of the points.
@@ -30,21 +28,21 @@ def coverage_section(
         "These sets are about the true class, on average over inputs like the calibration points; they are no "
         "certificates. What is promised of a set for ε stays true whatever a change up to ε does."
     )
+    own = [row for row in found["rows"] if row["epsilon"] in (0.0, epsilon)]
     return element(
         "div",
         element("p", f"Covers: {found['words']}."),
         element("p", about, class_="dim"),
         *(element("p", element("b", "Note. "), note, class_="note") for note in found.get("notes", ())),
-        _numbers(own, units, kind) if own is not None else "",
+        _numbers(found, own, units, kind),
         _charts(found, epsilon, units, kind),
-        _classes(own["rows"][-1], units) if own is not None else "",
+        _classes(own[-1], units),
     )
 
 
-def _numbers(own: dict[str, Any], units: str, kind: str) -> Html:
-    """A row for each ε, as `safeset evaluate` prints it."""
-    rows = own["rows"]
-    made = f"{counted(own['calibration_points'], 'calibration point')}, score {own['score']}"
+def _numbers(found: dict[str, Any], rows: list[dict[str, Any]], units: str, kind: str) -> Html:
+    """ε = 0 and the run's own ε, as `safeset evaluate` prints them."""
+    made = f"{counted(found['calibration_points'], 'calibration point')}, score {found['score']}"
     caption = f"True classes in their sets, {counted(rows[0]['points'], f'{kind} point')}; {made}; ε: {units}"
     body = [[shown_epsilon(row["epsilon"]), *covered_cells(row)] for row in rows]
     return join([table(caption, ["ε", *COVERED], body), element("p", ABOUT_COVERED, class_="dim")])

@@ -50,8 +50,8 @@ class Findings:
         explanation: where the bounds come from.
         suggestion: affinity sets to choose from; None for other data, and where there are fewer than three classes.
         surface: the decision surface of data in the plane.
-        coverage: of a calibrated run, at each ε along the curves, as `evaluate_coverage` gives it.
-        covered: of a calibrated run, what `evaluate` gives at its own ε, with an attack and by class; None in a plot.
+        coverage: of a calibrated run, at each ε along the curves, as `evaluate_coverage` gives it; with ``details`` by
+            class, and at the run's own ε under attack.
     """
 
     name: str
@@ -70,7 +70,6 @@ class Findings:
     suggestion: AffinitySuggestion | None = None
     surface: Surface | None = None
     coverage: dict[str, Any] | None = None
-    covered: dict[str, Any] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,11 +125,9 @@ def look_at(
     more = _details(net, recipe, points, source is None, progress) if details else {}
     if coverage is not None and len(points.test):
         seen = source is not None and was_calibrated_with(run, whole, points)
-        several: dict[str, Any] = {"seen": seen, "progress": progress}
-        more["coverage"] = plain(evaluate_coverage(coverage, points.test, radii, attack=False, **several))
-        if details:
-            own = evaluate_coverage(coverage, points.test, [recipe.epsilon], per_class=True, **several)
-            more["covered"] = plain(own)
+        attacked = [recipe.epsilon] if details else []
+        several: dict[str, Any] = {"attacked": attacked, "per_class": details, "seen": seen, "progress": progress}
+        more["coverage"] = plain(evaluate_coverage(coverage, points.test, radii, **several))
     return Findings(
         name=title_of(run.path),
         recipe=recipe,

@@ -75,7 +75,7 @@ def _coverage(runs: list[Findings]) -> list[tuple[str, str, Html]]:
     """The section of those runs that are calibrated, if any is."""
     calibrated = [run for run in runs if run.coverage is not None]
     contents = (
-        coverage_section(run.coverage, run.covered, epsilon=run.epsilon, units=run.units, kind=run.evaluation["split"])
+        coverage_section(run.coverage, epsilon=run.epsilon, units=run.units, kind=run.evaluation["split"])
         for run in calibrated
         if run.coverage is not None
     )

@@ -30,7 +30,7 @@ def evaluate_coverage(
     epsilons: Sequence[float],
     *,
     per_class: bool = False,
-    attack: bool = True,
+    attacked: Sequence[float] | None = None,
     seen: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def evaluate_coverage(
         split: points and labels.
         epsilons: radii.
         per_class: also by class.
-        attack: whether to attack at all; without it ``under_attack`` is that of unchanged points.
+        attacked: radii that are attacked; None: all. In the other rows ``under_attack`` is that of unchanged points.
         seen: whether the calibration was made with these points, which is then among the ``notes``.
         progress: wraps the batches.
 
@@ -56,7 +56,7 @@ def evaluate_coverage(
     if not len(split):
         raise expected("at least one point", "none")
     radii = [0.0, *(epsilon for epsilon in dict.fromkeys(epsilons) if epsilon > 0)]
-    reached, counts = _looked_at(coverage, split, radii, Attack(coverage) if attack else None, progress)
+    reached, counts = _looked_at(coverage, split, radii, radii if attacked is None else attacked, progress)
     needed = coverage.thresholds[split.y.cpu()]
     is_concave = coverage.score.is_concave
     fixed = curve(reached, needed, radii, rule=0.0, delta=DELTA, is_concave=is_concave)
@@ -84,11 +84,11 @@ def evaluate_coverage(
 
 
 def _looked_at(
-    coverage: Coverage, split: Split, radii: Sequence[float], attack: Attack | None, progress: Progress | None
+    coverage: Coverage, split: Split, radii: Sequence[float], attacked: Sequence[float], progress: Progress | None
 ) -> tuple[Tensor, list[Tensor]]:
     """Lower bounds of the labels' scores, (n,), and for each ε (n, 4): size, clean, guaranteed, under attack."""
     workers, device = Workers.here(), coverage.net.device
-    thresholds = coverage.thresholds
+    thresholds, attack = coverage.thresholds, Attack(coverage) if attacked else None
     scores, tables = [torch.zeros(0, dtype=torch.float64)], [[torch.zeros(0, 4, dtype=torch.long)] for _ in radii]
     batches = torch.split(torch.arange(len(split))[workers.share(len(split))], POINTS_AT_ONCE)
     for places in progress(batches, len(batches)) if progress else batches:
@@ -105,7 +105,7 @@ def _looked_at(
             clean = sets.gather(1, y[:, None])[:, 0].cpu()
             kept = clean.clone()
             tried = (clean & ~guaranteed).nonzero()[:, 0]  # the others are decided
-            if attack is not None and len(tried) and epsilon > 0:
+            if attack is not None and epsilon in attacked and len(tried) and epsilon > 0:
                 some = tried.to(device)
                 moved = attack.lowered(x[some], y[some], epsilon)
                 kept[tried] = coverage.sets(moved, epsilon).gather(1, y[some][:, None])[:, 0].cpu()
