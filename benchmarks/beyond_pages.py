@@ -133,7 +133,7 @@ def affinity_losses(result: dict[str, Any]) -> str:
     return markdown(header, lines)
 
 
-TRIES = " ".join(f"beyond/tries/h200-held-out{number}.json" for number in ("", "-2", "-3", "-4"))
+TRIES = " ".join(f"beyond/tries/h200-held-out{number}.json" for number in ("", "-2", "-3", "-4", "-5"))
 PUBLISHED = " ".join(f"beyond/{data}/*.json" for data in ("acasxu", "cifar100", "eurosat", "tiny-imagenet"))
 TABLES: list[tuple[str, str, str, Callable[..., str]]] = [
     ("docs/beyond.md", "published-beyond", PUBLISHED, published),

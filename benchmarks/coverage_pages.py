@@ -9,6 +9,7 @@ PARAMETERS = {"k": "k", "tau": "τ", "beta": "β", "ridge": "ridge"}
 SCORES = {
     "unprotected (LAC)": "unprotected",
     "lip-rcp, one constant": "one constant",
+    "log-softmax": "log-softmax, chosen",
     "r_1": "**membership**",
     "r_k (k chosen)": "**membership**, chosen",
     "soft-min": "**soft-min**, chosen",
@@ -19,10 +20,12 @@ NETWORKS = {  # of results/coverage: how each is called, and the ε that are sho
     "acasxu-targeted-small": ("ACAS Xu", (0.0, 0.01, 0.03)),
     "cifar100-rt5-small": ("CIFAR-100, small", (0.0, 0.141, 0.25)),
     "tiny-imagenet-rt5-small": ("Tiny-ImageNet, small", (0.0, 0.141, 0.25)),
+    "cifar100-rt5": ("CIFAR-100, the paper's", (0.0, 0.141, 0.25)),
     "cifar100-shift-rt5": ("CIFAR-100, `shift-rt5`", (0.0, 0.141, 0.25)),
+    "cifar100-shift-rt20": ("CIFAR-100, `shift-rt20`", (0.0, 0.141, 0.25)),
     "tiny-imagenet-shift-rt5": ("Tiny-ImageNet, `shift-rt5`", (0.0, 0.141, 0.25)),
 }
-COMPARED = ("lip-rcp, one constant", "own constants", "centred", "r_1", "soft-min", "fitted")
+COMPARED = ("lip-rcp, one constant", "own constants", "centred", "log-softmax", "r_1", "soft-min", "fitted")
 
 
 def coverage(result: dict[str, Any]) -> str:
