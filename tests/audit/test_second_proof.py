@@ -16,7 +16,7 @@ from torch import nn
 from helpers.digits_net import trained
 from helpers.exact_norm import convolution_matrix
 from helpers.matrices import GEOMETRY, KINDS, SCALES, matrix_of_a_kind
-from safeset import CertifiedNet
+from safeset import CertifiedNet, create_model
 from safeset.audit import second_proof as reproofs
 from safeset.audit.second_proof import power_method, prove_again
 from safeset.layers import ChannelAffine, MinMax, Residual
@@ -37,6 +37,7 @@ from safeset.numerics.integers import (
 )
 from safeset.program.from_modules import program_of
 from safeset.proofs.prove import Bounds
+from safeset.training.manifold import polish_weights
 
 
 def fractions(matrix):
@@ -114,6 +115,25 @@ def test_the_factorisation_is_not_timid():
     products = np.array([[5, 3], [3, 5]], dtype=object) * 10**40  # the largest eigenvalue is 8
     assert positive(8 * 10**40 + 10**22, products, 1, NEVER)
     assert not positive(8 * 10**40 - 1, products, 1, NEVER)
+
+
+@settings(max_examples=1000)
+@given(st.integers(1, 5), st.integers(0, 2**32), st.integers(0, 9), st.sampled_from([0, 1, 3]))
+def test_what_the_sums_of_rows_prove_is_true(side, seed, size, remainder):
+    half = np.random.default_rng(seed).integers(-size, size + 1, (side, 3)) + 10 * np.eye(side, 3, dtype=int)
+    products = (half @ half.T).astype(object)
+    known, top = Gram(products, Fraction(1, 4), remainder), math.isqrt(sum(np.diagonal(products)))
+    for inner in range(-2, top + 9):
+        if known.proves_by_rows(Fraction(inner, 4)):
+            assert inner >= remainder
+            assert is_positive((inner - remainder) ** 2 * np.eye(side, dtype=int) - products)
+
+
+def test_the_sums_of_rows_are_not_timid():
+    known = Gram(np.array([[100, -3, 1], [-3, 90, 0], [1, 0, 100]], dtype=object), Fraction(1, 2), 2)
+    assert known.proves_by_rows(Fraction(11 + 2, 2))  # 11² ≥ 100 + 3 + 1
+    assert not known.proves_by_rows(Fraction(10 + 2, 2))
+    assert not known.proves_by_rows(Fraction(-11 - 2, 2))
 
 
 @given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(1, 6), st.integers(1, 9), st.sampled_from(SCALES))
@@ -270,6 +290,17 @@ def test_the_constants_of_pairs_are_those_of_the_head(monkeypatch):
         low[j, i] *= 1 - 1e-12
         monkeypatch.setattr(Bounds, "pairs", low)
         assert {line.name: line.verdict for line in prove_again(net)}["pairs"] == "refuted"
+
+
+def test_orthogonal_layers_are_proved_by_sums_of_rows():
+    torch.manual_seed(0)
+    network = create_model("shift-net", input_shape=(3, 8, 8), classes=4, depth=2, width=24, patch=2)
+    polish_weights(network)
+    lines = prove_again(CertifiedNet(network, input_shape=(3, 8, 8), guarantee="standard", epsilon=0.1).frozen())
+    assert {line.verdict for line in lines} == {"proved"}
+    sums = [line for line in lines if line.method.startswith("sums of rows in integers")]
+    assert len(sums) == 5
+    assert all(1 < line.bound < 1 + 1e-9 and line.lower < line.bound for line in sums)
 
 
 def test_what_there_is_no_time_for_is_not_covered(net):

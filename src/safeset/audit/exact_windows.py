@@ -20,6 +20,7 @@ from torch import Tensor
 from safeset.lipschitz.forward_error_exact import LARGEST, LEAST, Carried, Line, error_of, root, squares
 from safeset.numerics.integers import Deadline
 from safeset.numerics.multiples import Array, Multiples
+from safeset.numerics.products import dot
 from safeset.program.linear import Linear
 
 SPARE = 64  # bits beyond what the smallest of the numbers needs
@@ -55,12 +56,7 @@ class Head:
     @cached_property
     def gram(self) -> Array:
         """(classes, classes) products of rows, in squares of their unit."""
-        products: Array = np.zeros((len(self.rows.integers),) * 2, dtype=object)
-        for place, row in enumerate(self.rows.integers):
-            self.deadline.check()
-            products[place, : place + 1] = self.rows.integers[: place + 1].dot(row)
-            products[: place + 1, place] = products[place, : place + 1]
-        return products
+        return dot(self.rows.integers, self.rows.integers.T, self.deadline)
 
     @cached_property
     def apart(self) -> Array:

@@ -123,8 +123,12 @@ def _linear(parts: Sequence[Part], bound: Fraction, lower: float, deadline: Dead
         wanted = bound * part.divisor
         if _is_small(part):
             gram = convolution_gram(part.kernel, part.rows, part.columns, deadline)
+            size = f"in integers of {len(gram.products)} rows"
+            if gram.proves_by_rows(wanted):
+                methods.append(f"sums of rows {size}")
+                continue
             if gram.work <= MOST_WORK:
-                methods.append(f"Cholesky in integers of {len(gram.products)} rows")
+                methods.append(f"Cholesky {size}")
                 if gram.proves(wanted, deadline):
                     continue
                 above = gram.refutation(wanted)

@@ -77,6 +77,11 @@ class Gram:
             return inner >= 0
         return inner > 0 and positive(inner**2, self.products, self.band, deadline)
 
+    def proves_by_rows(self, bound: Fraction) -> bool:
+        """The same for matrices whose rows are nearly orthogonal: no row of |AAᵀ| adds up to more than the square."""
+        inner = floor(bound / self.unit) - self.remainder
+        return inner >= 0 and inner**2 >= max(np.abs(self.products).sum(axis=1), default=0)
+
     def refutation(self, bound: Fraction) -> Fraction | None:
         """A number above the bound that ‖W‖₂ is proved to be at least; None if none is found.
 

@@ -6,7 +6,6 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,12 +17,11 @@ from safeset.lipschitz.forward_error_exact import absolute_norm as exact_absolut
 from safeset.lipschitz.witness import Witness, claimed
 from safeset.numerics.directed import Up, row_norms
 from safeset.numerics.integers import Deadline
-from safeset.numerics.multiples import Array, Multiples
+from safeset.numerics.multiples import Multiples
+from safeset.numerics.products import dot
 from safeset.program.operation import ClosedForm, Named, Operation, Part, Proved, Shape
 
 _aten = torch.ops.aten
-
-PRODUCTS_AT_ONCE = 2**22  # of integers, between two looks at the clock: less than a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,16 +164,6 @@ def bias_norm(bias: Tensor | None) -> Up:
 def shifted(x: Multiples, bias: Tensor | None, axis: int) -> Multiples:
     """The sum of x and a bias along the first or the last axis."""
     return x if bias is None else x + Multiples.of(_along(bias, x.integers.ndim, axis))
-
-
-def dot(matrix: Array, columns: Array, deadline: Deadline) -> Array:
-    """A product of integers, some rows at a time, so that it can stop."""
-    some = max(1, PRODUCTS_AT_ONCE // max(1, columns.size))
-    parts = []
-    for start in range(0, len(matrix), some):
-        deadline.check()
-        parts.append(matrix[start : start + some].dot(columns))
-    return np.concatenate(parts)
 
 
 def _along(numbers: Tensor, dimensions: int, axis: int) -> Tensor:

@@ -21,8 +21,9 @@ from safeset.lipschitz.witness import Witness
 from safeset.numerics.directed import Up
 from safeset.numerics.integers import Deadline, Incidence
 from safeset.numerics.multiples import Multiples
+from safeset.numerics.products import dot
 from safeset.numerics.strict import convolved, strict_arithmetic
-from safeset.program.linear import bias_norm, dense_proof, dense_work, dot, shifted
+from safeset.program.linear import bias_norm, dense_proof, dense_work, shifted
 from safeset.program.operation import ClosedForm, Named, Operation, Part, Proved, Shape
 from safeset.program.patches import incidences_of, outputs_of, patches
 
