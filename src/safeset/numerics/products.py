@@ -9,7 +9,7 @@ from safeset.numerics.multiples import Array
 BITS = 16  # of a limb: two have a product below 2³², and 2²⁰ such products add up to at most 2⁵²
 TERMS = 2**20
 MOST = 2**30  # products of limbs in a sum, which int64 holds
-FEW = 16  # rows or columns, for which Python's integers are as fast
+FEW, SHORT = 16, 4  # rows or columns, and terms for each limb, for which Python's integers are as fast
 PRODUCTS_AT_ONCE, LIMBS_AT_ONCE = 2**22, 2**23  # between two looks at the clock: about a second
 
 Limbs = NDArray[np.uint16]
@@ -25,12 +25,13 @@ def dot(matrix: Array, columns: Array, deadline: Deadline) -> Array:
     True
     """
     (rows, terms), many = matrix.shape, columns.shape[1]
-    if min(rows, many) < FEW or not terms or terms * _count(matrix) >= MOST:
-        some = max(1, PRODUCTS_AT_ONCE // max(1, columns.size))
-        parts = [_slowly(matrix[start : start + some], columns, deadline) for start in range(0, rows, some)]
+    first, second = _count(matrix), _count(columns)
+    if min(rows, many) < FEW or terms < SHORT * (first + second) or terms * first >= MOST:
+        some = max(1, PRODUCTS_AT_ONCE // max(1, columns.size * first * second // 64))
+        parts = [_slowly(matrix[start : start + some], columns, deadline) for start in range(0, rows or 1, some)]
         return np.concatenate(parts)
     left, signs = _limbs(matrix)
-    some = max(1, LIMBS_AT_ONCE // (terms * _count(columns)))
+    some = max(1, LIMBS_AT_ONCE // max(terms * second, rows * (first + second)))
     across = [columns[:, start : start + some] for start in range(0, many, some)]
     return np.concatenate([_product(left, signs, *_limbs(part), deadline) for part in across], axis=1)
 
@@ -65,7 +66,7 @@ def _limbs(numbers: Array) -> tuple[Limbs, Floats]:
 
 def _count(numbers: Array) -> int:
     """How many limbs the largest of some integers has."""
-    most = max(int(numbers.max()), -int(numbers.min()))
+    most = max(int(numbers.max(initial=0)), -int(numbers.min(initial=0)))
     return max(1, -(-most.bit_length() // BITS))
 
 
