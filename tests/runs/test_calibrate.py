@@ -11,7 +11,7 @@ import torch
 
 from helpers.calibrated import SHARE, TABLE, trained_run
 from helpers.commands import safeset
-from safeset import ArgumentError, Coverage, DataWarning, load
+from safeset import ArgumentError, Coverage, DataWarning, load, train
 from safeset.data.dataset import CALIBRATION_SEED, Dataset, Split, draw_apart, stratify
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
@@ -19,6 +19,7 @@ from safeset.recipes.recipe import OWN_DATA, Recipe
 from safeset.runs import calibrate as calibrations
 from safeset.runs.calibrate import calibrate_run, check_free, draw_points, fit_to_run, read_coverage, write_calibration
 from safeset.runs.data import load_run_data, load_whole
+from safeset.runs.run import Run
 from safeset.training.train import prepare_training
 
 
@@ -188,6 +189,25 @@ def test_points_that_cannot_be_compared_with_the_runs_data_are_warned_of(run, tm
     with pytest.warns(DataWarning, match="was not compared with it"):
         drawn = draw_points(run, run.read_recipe(), str(tmp_path / "moved.npz"))
     assert drawn.known is None
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.0])
+def test_the_data_of_a_run_is_not_taken_for_other_data_where_it_has_moved(tmp_path, kept):
+    """Its points were trained on; nobody can compare them with what is no longer there, but for what the run says."""
+    whole, file = digits(), tmp_path / "mine.npz"
+    np.savez(file, x=whole.train.x.numpy(), y=whole.train.y.numpy(), class_names=whole.class_names)
+    table = {**TABLE, "data": {"source": str(file)}, "epochs": 1, "calibration": kept}
+    train(table, out=tmp_path / "run", device="cpu", progress=False)
+    run = Run(tmp_path / "run")
+    file.rename(tmp_path / "moved.npz")
+    remedy = (
+        "Put it back to .*mine.npz, or a link to it; then leave out --data" if kept else "Name points that were not"
+    )
+    with pytest.raises(ArgumentError, match=f"its own training and test data, moved.*{remedy}"):
+        draw_points(run, run.read_recipe(), str(tmp_path / "moved.npz"))
+    (tmp_path / "moved.npz").rename(file)
+    if kept:
+        assert len(draw_points(run, run.read_recipe(), None).points)
 
 
 def test_an_unfinished_training_is_not_calibrated(run):

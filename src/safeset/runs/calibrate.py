@@ -17,7 +17,7 @@ from safeset.errors import ArgumentError, DataWarning, SafesetError, counted, ex
 from safeset.inputs import as_device
 from safeset.nets.certifying import Certifying
 from safeset.recipes.recipe import FittedRecipe, absolute
-from safeset.runs.data import load_run_data, load_whole, same_source
+from safeset.runs.data import as_of_run, load_run_data, load_whole, same_source
 from safeset.runs.library import is_shipped
 from safeset.runs.load import load_run
 from safeset.runs.own_networks import Factory
@@ -143,7 +143,7 @@ def draw_points(run: Run, recipe: FittedRecipe, source: str | None, progress: Pr
         ArgumentError: where there are none, the data has changed since the training, or they are the run's own data.
     """
     if source is not None:
-        return _own_points(recipe, source, progress)
+        return _own_points(run, recipe, source, progress)
     if not recipe.calibration:
         remedy = (
             "Train with --calibrate 0.1, or name points of your own, none of which was trained on, with --data: on "
@@ -159,14 +159,19 @@ def draw_points(run: Run, recipe: FittedRecipe, source: str | None, progress: Pr
     return Drawn(found, f"{points.name}, kept for calibration", how, None)
 
 
-def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) -> Drawn:
+def _own_points(run: Run, recipe: FittedRecipe, source: str, progress: Progress | None) -> Drawn:
     """All points of the user's own data, unless they are those of the run."""
     if same_source(source, recipe.data.source):
         kept = "Leave out --data to use what the run has kept for calibration, or name other points."
         remedy = kept if recipe.calibration else "Name points that were not trained on, or train with --calibrate 0.1."
         raise expected("points that the run has not seen", f"{source}: its own training and test data", remedy)
-    points = load_own_points(recipe, source, progress)
+    whole = load_whole(recipe, source, progress, some_classes=True)
+    points = joined((whole.train, whole.test))
     found = count_known(points, recipe)
+    if found is None and _is_moved(run, recipe, whole):
+        moved = f"Put it back to {recipe.data.source}, or a link to it; then leave out --data."
+        remedy = moved if recipe.calibration else "Name points that were not trained on."
+        raise expected("points that the run has not seen", f"{source}: its own training and test data, moved", remedy)
     known = found and found.anywhere
     if known and known > MOST_KNOWN * len(points):
         got = f"{source}: {known:,} of {len(points):,} points are in the data of the run"
@@ -186,6 +191,16 @@ def _own_points(recipe: FittedRecipe, source: str, progress: Progress | None) ->
             stacklevel=3,
         )
     return Drawn(points, str(source), "all points of the user's own data", known)
+
+
+def _is_moved(run: Run, recipe: FittedRecipe, whole: Dataset) -> bool:
+    """Whether data is the run's own, in another place: by the points that it has kept, or was evaluated on."""
+    try:
+        own = as_of_run(whole, recipe)
+    except ArgumentError:  # too few to keep any
+        return False
+    kept = own.set_apart is not None and own.set_apart.digest() == recipe.task.set_apart
+    return kept or own.test.digest() == read_json_table(run.evaluation).get("test")
 
 
 def load_own_points(recipe: FittedRecipe, source: str, progress: Progress | None = None) -> Split:
