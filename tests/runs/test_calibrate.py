@@ -15,9 +15,18 @@ from safeset import ArgumentError, Coverage, DataWarning, load, train
 from safeset.data.dataset import CALIBRATION_SEED, Dataset, Split, draw_apart, stratify
 from safeset.data.embedded import digits
 from safeset.data.sources import load_data
+from safeset.errors import DataNotFoundError
 from safeset.recipes.recipe import OWN_DATA, Recipe
 from safeset.runs import calibrate as calibrations
-from safeset.runs.calibrate import calibrate_run, check_free, draw_points, fit_to_run, read_coverage, write_calibration
+from safeset.runs.calibrate import (
+    calibrate_run,
+    check_free,
+    draw_points,
+    fit_to_run,
+    how_to_calibrate,
+    read_coverage,
+    write_calibration,
+)
 from safeset.runs.data import load_run_data, load_whole
 from safeset.runs.run import Run
 from safeset.training.train import prepare_training
@@ -208,6 +217,46 @@ def test_the_data_of_a_run_is_not_taken_for_other_data_where_it_has_moved(tmp_pa
     (tmp_path / "moved.npz").rename(file)
     if kept:
         assert len(draw_points(run, run.read_recipe(), None).points)
+
+
+def test_remedies_lead_somewhere(run, tmp_path):
+    whole, recipe = digits(), run.read_recipe()
+    names = np.array(whole.class_names)
+    assert how_to_calibrate(run) == f"First: safeset calibrate {run.path}"
+    file = tmp_path / "test.npz"
+    np.savez(file, x=whole.test.x.numpy(), y=whole.test.y.numpy(), class_names=names)
+    with pytest.raises(ArgumentError, match=r"599 of 599 points.*Evaluations are made with its test points"):
+        draw_points(run, recipe, str(file))
+    x = whole.test.x.clone()
+    x[:, 0, 0, 0] = 3  # a pixel that is always 0: none is known
+    np.savez(file, x=x.numpy(), y=whole.test.y.numpy(), class_names=names)
+    coverage, record = calibrate_run(run, source=str(file), device="cpu")
+    write_calibration(run, record)
+    other = load(run.path)
+    other.network[-1].bias.data += 1
+    assert how_to_calibrate(run, "Again") == f"Again: safeset calibrate {run.path} --data {file}"
+    with pytest.raises(ArgumentError, match=f"safeset calibrate {run.path} --data {file} --overwrite"):
+        read_coverage(run, other)
+    assert read_coverage(run, load(run.path)).to_record() == coverage.to_record()
+
+
+def test_a_run_that_has_kept_nothing_needs_points_of_ones_own(tmp_path):
+    np.savez(tmp_path / "few.npz", x=digits().train.x.numpy(), y=digits().train.y.numpy())
+    table = {**TABLE, "data": {"source": str(tmp_path / "few.npz")}, "epochs": 1, "calibration": 0.0}
+    train(table, out=tmp_path / "run", device="cpu", progress=False)
+    run = Run(tmp_path / "run")
+    assert how_to_calibrate(run) == f"First: safeset calibrate {run.path} --data FILE"
+    (tmp_path / "few.npz").rename(tmp_path / "moved.npz")
+    with pytest.raises(DataNotFoundError, match=f"the data of the run at {tmp_path}/few.npz, but nothing.*Put it back"):
+        load_run_data(run.read_recipe())
+
+
+def test_other_data_without_points_to_test_names_the_remedy(run, tmp_path):
+    some = torch.cat([(digits().train.y == label).nonzero()[:2, 0] for label in range(10)])
+    x, names = digits().train.x[some].numpy(), np.array(digits().class_names)
+    np.savez(tmp_path / "few.npz", x=x, y=digits().train.y[some].numpy(), class_names=names)
+    with pytest.raises(ArgumentError, match=r"but got none among 20\. A fifth of each class is"):
+        load_run_data(run.read_recipe(), str(tmp_path / "few.npz"))
 
 
 def test_an_unfinished_training_is_not_calibrated(run):

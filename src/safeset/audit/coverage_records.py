@@ -16,6 +16,7 @@ from safeset.runs.calibrate import (
     OWN,
     count_known,
     draw_points,
+    how_to_calibrate,
     load_own_points,
     read_coverage,
     table_of_points,
@@ -80,7 +81,7 @@ def load_named(run: Run, recipe: FittedRecipe, source: str, progress: Progress |
     about = table_of_points(run)
     if not run.calibration.exists() or (about and OWN not in about):
         got = "points that the run has kept" if about else "none"
-        remedy = "Leave it out: an audit finds these by itself." if about else f"First: safeset calibrate {run.path}"
+        remedy = "Leave it out: an audit finds these by itself." if about else how_to_calibrate(run)
         raise expected("--calibration-data for a calibration that was made with points of your own", got, remedy)
     return load_own_points(recipe, source, progress)
 

@@ -175,7 +175,8 @@ def _own_points(run: Run, recipe: FittedRecipe, source: str, progress: Progress 
     known = found and found.anywhere
     if known and known > MOST_KNOWN * len(points):
         got = f"{source}: {known:,} of {len(points):,} points are in the data of the run"
-        raise expected("points that the run has not seen", got, "Name points that were not trained on.")
+        tests = "Evaluations are made with its test points: name others." if found and not found.trained else ""
+        raise expected("points that the run has not seen", got, tests or "Name points that were not trained on.")
     if known is None:
         warnings.warn(
             f"The data of the run is not at hand, so {source} was not compared with it. Points that were trained on "
@@ -285,6 +286,14 @@ def write_calibration(run: Run, record: dict[str, Any]) -> None:
     write_whole(run.calibration, text)
 
 
+def how_to_calibrate(run: Run, when: str = "First") -> str:
+    """What to type: with points of the user's own where the run has kept none, or was calibrated with some."""
+    about = table_of_points(run)
+    kept = run.read_recipe().calibration and OWN not in about
+    source = about.get("source") if isinstance(about.get("source"), str) else "FILE"
+    return f"{when}: safeset calibrate {run.path}{'' if kept else f' --data {source}'}"
+
+
 def read_coverage(run: Run, net: Certifying) -> Coverage | None:
     """The calibration of a run, for its net; None where it has none.
 
@@ -294,7 +303,7 @@ def read_coverage(run: Run, net: Certifying) -> Coverage | None:
     path = run.calibration
     if not path.exists() and not path.is_symlink():
         return None
-    remedy = f"To calibrate again: safeset calibrate {run.path} --overwrite"
+    remedy = f"{how_to_calibrate(run, 'To replace it')} --overwrite"
     try:
         found = read_json(path)
     except ArgumentError as error:  # it names the file

@@ -9,9 +9,9 @@ import torch
 
 from safeset.data.dataset import Dataset, Progress, Split
 from safeset.data.quality import report
-from safeset.data.sources import load_data
+from safeset.data.sources import SOURCES, load_data
 from safeset.data.units import check_fits
-from safeset.errors import expected
+from safeset.errors import DataNotFoundError, expected
 from safeset.recipes.recipe import OWN_DATA, FittedRecipe, Recipe
 from safeset.recipes.sections import Data
 
@@ -31,7 +31,11 @@ def as_of_run(points: Dataset, recipe: FittedRecipe, source: str | None = None) 
     """What `load_run_data` makes of whole data: without the points that the run keeps, and split as its own."""
     if recipe.calibration and (source is None or same_source(source, recipe.data.source)):
         points = points.for_calibration(recipe.calibration)
-    return points.for_choices() if recipe.validation else points
+    found = points.for_choices() if recipe.validation else points
+    if source is not None and not len(found.test):
+        remedy = "A fifth of each class is: give more points, or all of them as x_test and y_test of an .npz file."
+        raise expected(f"points to test in {source}", f"none among {len(found.train)}", remedy)
+    return found
 
 
 def load_whole(
@@ -41,6 +45,10 @@ def load_whole(
     task, own = recipe.task, recipe.data
     if source is None and own.source == OWN_DATA:
         raise expected("the data of the run", "none: it was given in Python", "Name a file or folder with --data.")
+    if source is None and own.source not in SOURCES and not Path(own.source).exists():
+        raise DataNotFoundError(
+            f"Expected the data of the run at {own.source}, but nothing is there. Put it back, or a link to it."
+        )
     points = load_data(source or own.source, progress=progress, **_options(own, source))
     report(points, oddities=False)
     if some_classes and set(points.class_names) < set(task.class_names):

@@ -22,7 +22,7 @@ from safeset.proofs import check
 from safeset.proofs.portable import proof_of
 from safeset.recipes.recipe import FittedRecipe
 from safeset.recipes.sections import Data
-from safeset.runs.calibrate import read_coverage
+from safeset.runs.calibrate import how_to_calibrate, read_coverage
 from safeset.runs.library import is_onnx, is_shipped
 from safeset.runs.load import load, load_run
 from safeset.runs.own_networks import Factory
@@ -63,7 +63,7 @@ class OpenModel:
             return self.coverage.at(alpha)
         if is_onnx(self.path):
             raise expected("a run, which can be calibrated, for `alpha`", self.path, "Leave --alpha out.")
-        remedy = f"First: safeset calibrate {self.path}"
+        remedy = how_to_calibrate(Run(self.path))
         if is_shipped(self.path):
             remedy = "It comes with safeset: copy its directory, and calibrate the copy with points of your own."
         raise expected("a calibrated run for `alpha`", f"{self.path}, which is not", remedy)
