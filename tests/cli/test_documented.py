@@ -100,15 +100,15 @@ DOCUMENTED = {
 SUGGESTED = {
     "train --data bytes.npz --units raw": Typed((*QUICK, "--epsilon", "1")),
     "calibrate runs/calibrated --overwrite": PLAIN,
+    "calibrate runs/calibrated --data new/ --overwrite": PLAIN,
     "suggest-affinity runs/photos --data photos/": PLAIN,
 }
 STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"}  # in pages
 # Commands in the strings of the sources, each up to what ends it, and what somebody would then type.
 PRINTED = {
     "calibrate {one}{again}": ["calibrate runs/photos --alpha 0.1"],
-    "calibrate {self.path}": ["calibrate runs/photos --alpha 0.1"],
-    "calibrate {run.path}": ["calibrate runs/photos --alpha 0.1"],
-    "calibrate {run.path} --overwrite": ["calibrate runs/calibrated --overwrite"],
+    "calibrate {run.path}{again}": ["calibrate runs/photos --alpha 0.1", "calibrate runs/calibrated --overwrite"],
+    "calibrate {run.path} --data {source}{again}": ["calibrate runs/calibrated --data new/ --overwrite"],
     "certify {asked.model} PHOTO…": ["certify runs/photos a.jpg b.png"],
     "certify {asked.out} PHOTO…": ["certify runs/photos a.jpg b.png"],
     "certify {one} FILE…{again}": ["certify runs/photos a.jpg b.png"],

@@ -286,12 +286,13 @@ def write_calibration(run: Run, record: dict[str, Any]) -> None:
     write_whole(run.calibration, text)
 
 
-def how_to_calibrate(run: Run, when: str = "First") -> str:
+def how_to_calibrate(run: Run, when: str = "First", again: str = "") -> str:
     """What to type: with points of the user's own where the run has kept none, or was calibrated with some."""
     about = table_of_points(run)
-    kept = run.read_recipe().calibration and OWN not in about
+    if run.read_recipe().calibration and OWN not in about:
+        return f"{when}: safeset calibrate {run.path}{again}"
     source = about.get("source") if isinstance(about.get("source"), str) else "FILE"
-    return f"{when}: safeset calibrate {run.path}{'' if kept else f' --data {source}'}"
+    return f"{when}: safeset calibrate {run.path} --data {source}{again}"
 
 
 def read_coverage(run: Run, net: Certifying) -> Coverage | None:
@@ -303,7 +304,7 @@ def read_coverage(run: Run, net: Certifying) -> Coverage | None:
     path = run.calibration
     if not path.exists() and not path.is_symlink():
         return None
-    remedy = f"{how_to_calibrate(run, 'To replace it')} --overwrite"
+    remedy = how_to_calibrate(run, "To calibrate again", " --overwrite")
     try:
         found = read_json(path)
     except ArgumentError as error:  # it names the file
