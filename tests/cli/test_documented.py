@@ -100,7 +100,7 @@ DOCUMENTED = {
 SUGGESTED = {
     "train --data bytes.npz --units raw": Typed((*QUICK, "--epsilon", "1")),
     "calibrate runs/calibrated --overwrite": PLAIN,
-    "calibrate runs/calibrated --data new/ --overwrite": PLAIN,
+    "calibrate runs/calibrated --data unseen/ --overwrite": PLAIN,
     "suggest-affinity runs/photos --data photos/": PLAIN,
 }
 STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"}  # in pages
@@ -108,7 +108,7 @@ STANDS_FOR = {"RECIPE": "blobs2d/rt2", "ROW": "blobs2d/rt2", "NAME": "blobs2d"} 
 PRINTED = {
     "calibrate {one}{again}": ["calibrate runs/photos --alpha 0.1"],
     "calibrate {run.path}{again}": ["calibrate runs/photos --alpha 0.1", "calibrate runs/calibrated --overwrite"],
-    "calibrate {run.path} --data {source}{again}": ["calibrate runs/calibrated --data new/ --overwrite"],
+    "calibrate {run.path} --data {source}{again}": ["calibrate runs/calibrated --data unseen/ --overwrite"],
     "certify {asked.model} PHOTO…": ["certify runs/photos a.jpg b.png"],
     "certify {asked.out} PHOTO…": ["certify runs/photos a.jpg b.png"],
     "certify {one} FILE…{again}": ["certify runs/photos a.jpg b.png"],

@@ -84,7 +84,7 @@ def furnish(path):
     for name in RUNS[1:]:
         shutil.copytree(path / RUNS[0], path / name)
     safeset("calibrate", CALIBRATED, "--alpha", "0.4", cwd=path)
-    photos(path / "new", CLASSES, picture)
+    photos(path / "unseen", CLASSES, picture)
     return path
 
 
