@@ -116,19 +116,12 @@ def affinity_losses(result: dict[str, Any]) -> str:
     for form in dict.fromkeys(row["form"] for row in result["rows"]):
         own = [row for row in result["rows"] if row["form"] == form]
 
-        def cell(way: str, name: str, digits: int = 3, own: list[dict[str, Any]] = own) -> str:
-            values = [row[way][name] for row in own]
-            spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 and name == "vra" else ""
-            return f"{statistics.fmean(values):.{digits}f}{spread}"
+        def mean(name: str, digits: int, own: list[dict[str, Any]] = own) -> str:
+            return f"{statistics.fmean(row['joint'][name] for row in own):.{digits}f}"
 
-        sizes = f"{cell('joint', 'set_size', 2)}, {cell('joint', 'smallest_set_size', 2)}"
-        cells = [
-            *(cell(way, "vra") for way in ("uniform", "joint")),
-            cell("joint", "rejection_rate"),
-            cell("joint", "top1"),
-            sizes,
-        ]
-        lines.append([form, *cells])
+        shares = [spread([row[way]["vra"] for row in own]) for way in ("uniform", "joint")]
+        sizes = f"{mean('set_size', 2)}, {mean('smallest_set_size', 2)}"
+        lines.append([form, *shares, mean("rejection_rate", 3), mean("top1", 3), sizes])
     header = ["loss", "uniform", "joint", "rejected, joint", "top-1", "classes in an answer, joint: largest, smallest"]
     return markdown(header, lines)
 

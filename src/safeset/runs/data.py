@@ -32,10 +32,16 @@ def as_of_run(points: Dataset, recipe: FittedRecipe, source: str | None = None) 
     if recipe.calibration and (source is None or same_source(source, recipe.data.source)):
         points = points.for_calibration(recipe.calibration)
     found = points.for_choices() if recipe.validation else points
-    if source is not None and not len(found.test):
-        remedy = "A fifth of each class is: give more points, or all of them as x_test and y_test of an .npz file."
-        raise expected(f"points to test in {source}", f"none among {len(found.train)}", remedy)
+    if source is not None:
+        check_tests(found, source)
     return found
+
+
+def check_tests(points: Dataset, source: str) -> None:
+    """Refuse other data of which no point would be looked at."""
+    if not len(points.test):
+        remedy = "A fifth of each class is: give more points, or all of them as x_test and y_test of an .npz file."
+        raise expected(f"points to test in {source}", f"none among {len(points.train)}", remedy)
 
 
 def load_whole(

@@ -23,6 +23,7 @@ from safeset.program.folding import fold
 from safeset.program.linear import Linear
 from safeset.program.operation import Shape
 from safeset.program.program import Program
+from safeset.runs.data import check_tests
 
 STANDARD = "standard"  # the guarantee, unless another is given
 COVERED = (
@@ -90,9 +91,7 @@ def load_onnx_data(shape: Shape, source: str | None, progress: Progress | None =
         raise expected(f"points of shape {shape}, as the file has them", points.input_shape)
     if images and kind(points.units) != PIXELS:
         raise expected(f"images as {PIXELS}", points.units, "Divide by 255; normalisation belongs into the network.")
-    if not len(points.test):
-        remedy = "A fifth of each class is: give more points, or all of them as x_test and y_test of an .npz file."
-        raise expected(f"points to test in {source}", f"none among {len(points.train)}", remedy)
+    check_tests(points, source)
     return points
 
 
